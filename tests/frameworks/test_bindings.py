@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from ranks import on_ranks
 
 import horocache as hc
+from horocache.core import context
 
 
 @on_ranks(2, init=False)
 def test_ranks_with_different_bindings_work_together():
-    import os
 
     hc.init(binding="native" if os.environ["HOROCACHE_RANK"] == "0" else "cffi")
     ones = np.ones(3, np.float32)
@@ -34,7 +36,7 @@ def test_ranks_with_different_bindings_work_together():
         "num_tensors",
         "num_splits",
         "num_receive_rows",
-        "places",
+        "receive_starts",
         "no_output",
         "inputs",
         "shape",
@@ -43,8 +45,7 @@ def test_ranks_with_different_bindings_work_together():
     ],
 )
 @on_ranks(1, init=False)
-def test_the_c_abi_refuses_what_makes_no_sense(mistake):
-    from horocache.core import context
+def test_the_c_abi_returns_errors_for_invalid_requests(mistake):
 
     hc.init(binding="cffi")
     runtime = context.current().runtime
@@ -66,10 +67,10 @@ def test_the_c_abi_refuses_what_makes_no_sense(mistake):
     elif mistake == "num_splits":
         request.num_splits = -1
     elif mistake == "num_receive_rows":
-        request.num_receive_rows = 2  # while the pointer to the numbers is null
-    elif mistake == "places":  # an allreduce has none
-        places = ffi.new("int64_t[]", [0])
-        request.receive_starts, request.num_receive_starts = places, 1
+        request.num_receive_rows = 2  # but the pointer to the numbers is null
+    elif mistake == "receive_starts":  # an allreduce has none
+        starts = ffi.new("int64_t[]", [0])
+        request.receive_starts, request.num_receive_starts = starts, 1
     elif mistake == "no_output":
         output[0].data = ffi.NULL
     elif mistake == "inputs":

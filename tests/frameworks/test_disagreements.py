@@ -1,7 +1,10 @@
-"""Mistakes in calls: those that a rank detects by itself, and those that only the ranks together can detect."""
+"""Errors of invalid calls: those that one rank detects, and those that only a comparison of the ranks detects."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 import warnings
 
 import horocache.torch as hvd
@@ -9,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 from ranks import on_ranks
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import horocache as hc
-from horocache.testing import Fault
-from horocache.testing import run_ranks as run
+from horocache.testing import Fault, run_ranks
 
 
 @on_ranks(3)
-def test_ranks_that_disagree_get_an_error_with_both_values_and_go_on():
+def test_mismatched_calls_raise_with_both_values_and_the_job_goes_on():
     odd = hc.rank() == 2
     ones = np.ones(4, np.float32)
     cases = {
@@ -55,7 +58,7 @@ def test_ranks_that_disagree_get_an_error_with_both_values_and_go_on():
 
 
 @on_ranks(2)
-def test_a_name_that_is_in_flight_is_refused_and_the_first_operation_is_not_disturbed():
+def test_a_name_in_flight_is_refused_and_the_first_operation_completes():
     if hvd.rank() == 0:
         first = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
         with pytest.raises(ValueError, match="twice"):
@@ -114,9 +117,8 @@ def test_wrong_arguments_are_refused_before_anything_is_sent():
 
 
 @on_ranks(2)
-def test_waiting_can_be_limited_and_the_handle_stays(tmp_path):
-    signal = tmp_path / "signal"
-    import time
+def test_a_wait_that_times_out_leaves_the_handle_valid(tmp_path):
+    timed_out = tmp_path / "timed out"
 
     if hc.rank() == 0:
         handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="late")
@@ -125,20 +127,16 @@ def test_waiting_can_be_limited_and_the_handle_stays(tmp_path):
         for wrong in (-1, float("nan"), "3"):
             with pytest.raises(ValueError, match="timeout must be a number of seconds from 0 on"):
                 hc.synchronize(handle, timeout=wrong)
-        signal.touch()
+        timed_out.touch()
     else:
-        while not signal.exists():
+        while not timed_out.exists():
             time.sleep(0.001)
         handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="late")
     assert hc.synchronize(handle, timeout=float("inf")).tolist() == [2.0, 2.0]
 
 
-def test_a_rank_that_dies_fails_the_others_pending_and_later_calls():
-    def body():
-        import os
-
-        import horocache as hc
-
+def test_pending_and_later_calls_fail_when_a_rank_dies():
+    def call_while_rank_1_dies():
         hc.init()
         hc.barrier()
         if hc.rank() == 1:
@@ -149,26 +147,21 @@ def test_a_rank_that_dies_fails_the_others_pending_and_later_calls():
             hc.allreduce(np.ones(2), name="later")
         return "survived"
 
-    outcomes = run(body, 3, check=False)
+    outcomes = run_ranks(call_while_rank_1_dies, 3, check=False)
     assert [o.value for o in outcomes] == ["survived", None, "survived"], [o.describe() for o in outcomes]
     assert outcomes[1].exit_code == 9
 
 
-def test_two_ranks_that_die_at_once_and_one_more_while_the_others_see_it_leave_nobody_waiting():
-    def body():
-        import os
-        import signal
-
-        import horocache as hc
-
+def test_survivors_get_errors_when_three_ranks_die_in_a_row():
+    def call_while_ranks_die():
         hc.init()
-        # Rank 0 is named only on a rank that sees all three deaths at once.
+        # Only a rank that sees all three deaths at once names rank 0.
         with pytest.raises(hc.PeerLostError, match=r"rank [013] "):
             for step in range(100):
                 hc.allreduce(np.ones(100_000), name=f"t{step % 3}")
         if hc.rank() == 0:
             os._exit(7)
-        if hc.rank() in (1, 3):  # this rank lost its peer before its own fault was due
+        if hc.rank() in (1, 3):  # this rank saw its peer's death before its own fault was due
             os.kill(os.getpid(), signal.SIGKILL)
         for _ in range(3):
             with pytest.raises(hc.HorovodInternalError):
@@ -176,14 +169,14 @@ def test_two_ranks_that_die_at_once_and_one_more_while_the_others_see_it_leave_n
         return "survived"
 
     faults = [Fault("data", "kill", rank, 20) for rank in (1, 3)]
-    outcomes = run(body, 5, faults=faults, check=False)
+    outcomes = run_ranks(call_while_ranks_die, 5, faults=faults, check=False)
     assert [o.value for o in outcomes] == [None, None, "survived", None, "survived"], [o.describe() for o in outcomes]
     assert [o.exit_code for o in outcomes] == [7, -9, 0, -9, 0]
 
 
 @pytest.mark.parametrize("binding", ["native", "cffi"])
 @on_ranks(2)
-def test_arguments_of_a_wrong_type_are_named_with_their_value(binding):
+def test_errors_name_arguments_of_a_wrong_type_and_their_values(binding):
     packages = [(hc, np.ones(4, np.float32))] + ([(hvd, torch.ones(4))] if binding == "native" else [])
     for package, x in packages:
         calls = [
@@ -208,28 +201,20 @@ def test_arguments_of_a_wrong_type_are_named_with_their_value(binding):
         assert package.allreduce(x, compression=package.Compression.fp16()).tolist() == [1.0] * 4
 
 
+@on_ranks(2)
 def test_the_warning_about_average_points_at_the_users_line():
-    def body():
-        import horocache.torch as hvd
-
-        import horocache as hc
-
-        hc.init()
-        for package, x in ((hc, np.ones(2)), (hvd, torch.ones(2))):
-            for form in ("", "_", "_async", "_async_"):
-                for prefix, argument in (("", x), ("grouped_", [x])):
-                    with pytest.warns(DeprecationWarning, match="op=Average") as warned:
-                        answer = getattr(package, f"{prefix}allreduce{form}")(argument, average=False)
-                    assert warned[0].filename == body.__code__.co_filename, (package, prefix, form)
-                    if "async" in form:
-                        hc.synchronize(answer)
-
-    run(body, 2)
+    for package, x in ((hc, np.ones(2)), (hvd, torch.ones(2))):
+        for form in ("", "_", "_async", "_async_"):
+            for prefix, argument in (("", x), ("grouped_", [x])):
+                with pytest.warns(DeprecationWarning, match="op=Average") as warned:
+                    answer = getattr(package, f"{prefix}allreduce{form}")(argument, average=False)
+                assert warned[0].filename == __file__, (package, prefix, form)
+                if "async" in form:
+                    hc.synchronize(answer)
 
 
 @on_ranks(2)
 def test_tensors_without_a_backend_for_their_device_are_refused():
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
         cuda = torch.ones(3, device="cuda")

@@ -1,18 +1,27 @@
-"""Process sets that are added and removed while a job of several processes runs."""
+"""Process sets that are added and removed while a job with several processes runs."""
 
 from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from ranks import on_ranks
 
 import horocache as hc
+from horocache.core import context
 from horocache.testing import run_ranks
 
-both_routes = pytest.mark.parametrize("binding", ["native", "cffi"])
+from .bindings import both_bindings
 
 
-@both_routes
+@both_bindings
 @on_ranks(4, init=False)
 def test_a_set_is_added_used_removed_and_added_again(binding):
     first, odd = hc.ProcessSet([0, 2]), hc.ProcessSet([1, 3])
@@ -50,7 +59,7 @@ def test_a_set_is_added_used_removed_and_added_again(binding):
 
 
 @on_ranks(3, init=False)
-def test_ranks_that_name_different_sets_are_told_and_the_job_goes_on():
+def test_adding_different_sets_raises_on_all_ranks_and_the_job_goes_on():
     hc.init(process_sets="dynamic")
     with pytest.raises(hc.MismatchError, match=r"'process_set\.1\.add': rank") as refused:
         hc.add_process_set([1, 2] if hc.rank() == 2 else [0, 1])
@@ -59,8 +68,7 @@ def test_ranks_that_name_different_sets_are_told_and_the_job_goes_on():
     assert hc.process_sets() == [hc.global_process_set]
     made = hc.add_process_set([1, 2])
     assert made.process_set_id == 2
-    # Rank 0 removes a set while the others add one: each side waits for an operation that the other does not
-    # submit.
+    # Rank 0 removes a set while the others add one: each side waits for an operation that the other does not submit.
     with pytest.raises(hc.StallError, match=r"process_set\.(2\.remove|next_number)"):
         if hc.rank() == 0:
             hc.remove_process_set(made)
@@ -73,9 +81,7 @@ def test_ranks_that_name_different_sets_are_told_and_the_job_goes_on():
 
 
 @on_ranks(4, init=False)
-def test_sets_come_and_go_from_one_thread_while_others_use_theirs():
-    import threading
-
+def test_one_thread_adds_and_removes_sets_while_others_use_theirs():
     hc.init(process_sets=[[0, 1, 2], [1, 2, 3]])
     wrong = []
     sets = hc.process_sets()
@@ -104,12 +110,11 @@ def test_sets_come_and_go_from_one_thread_while_others_use_theirs():
 
 
 @on_ranks(3, init=False)
-def test_what_a_set_held_is_free_again():
-    from pathlib import Path
-
-    def held():
+def test_removed_sets_leave_no_files_threads_or_mappings():
+    def resources():
+        """The numbers of open files, threads and shared mappings of this process."""
         maps = Path("/proc/self/maps").read_text().count("memfd")
-        return *(len(list(Path(f"/proc/self/{of}").iterdir())) for of in ("fd", "task")), maps
+        return *(len(list(Path(f"/proc/self/{kind}").iterdir())) for kind in ("fd", "task")), maps
 
     hc.init()
     counts = set()
@@ -118,12 +123,12 @@ def test_what_a_set_held_is_free_again():
         if made.included():
             hc.allreduce(np.ones(10), process_set=made)
         assert hc.remove_process_set(made)
-        counts.add(held())
+        counts.add(resources())
     assert len(counts) == 1, counts
 
 
 @on_ranks(3)
-def test_what_is_pending_on_a_set_that_is_removed_fails():
+def test_pending_operations_fail_when_their_set_is_removed():
     made = hc.add_process_set([0, 1])
     if hc.rank() == 0:
         alone = hc.allreduce_async(np.ones(1), name="alone", process_set=made)
@@ -135,9 +140,7 @@ def test_what_is_pending_on_a_set_that_is_removed_fails():
 
 
 @on_ranks(3)
-def test_a_set_that_a_member_cannot_join_is_added_nowhere():
-    import resource
-
+def test_a_set_is_added_on_no_rank_if_one_member_fails():
     if hc.rank() == 1:  # rank 1 creates the set's memory
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
     with pytest.raises(hc.StartupError, match=r"process set 1 \(\[1, 2\]\) was not added: on ranks 1, 2: OutOfMem"):
@@ -151,14 +154,8 @@ def test_a_set_that_a_member_cannot_join_is_added_nowhere():
         hc.barrier(process_set=made)
 
 
-def test_a_member_that_dies_on_its_way_into_a_set_is_named_at_once():
-    def body():
-        import os
-        import signal
-
-        import horocache as hc
-        from horocache.core import context
-
+def test_a_member_that_dies_while_a_set_is_added_is_named_at_once():
+    def add_while_rank_1_dies():
         hc.init()
         if hc.rank() == 1:
             runtime = context.current().runtime
@@ -167,11 +164,11 @@ def test_a_member_that_dies_on_its_way_into_a_set_is_named_at_once():
             os.kill(os.getpid(), signal.SIGKILL)
         with pytest.raises(hc.PeerLostError, match=r"rank 1 .*signal 9"):
             hc.add_process_set([0, 1])
-        return "told"
+        return "survived"
 
     # Longer than a test may take, so that the test fails if a rank waits for this timeout.
-    outcomes = run_ranks(body, 3, knobs={"start_timeout": 600}, check=False)
-    assert [outcome.value for outcome in outcomes] == ["told", None, "told"], [o.describe() for o in outcomes]
+    outcomes = run_ranks(add_while_rank_1_dies, 3, knobs={"start_timeout": 600}, check=False)
+    assert [outcome.value for outcome in outcomes] == ["survived", None, "survived"], [o.describe() for o in outcomes]
 
 
 @on_ranks(3)
@@ -184,14 +181,10 @@ def test_no_set_is_added_while_a_rank_has_joined():
     assert hc.add_process_set([0, 1]).process_set_id == 3
 
 
-@both_routes
+@both_bindings
 @on_ranks(3, init=False)
-def test_an_interrupt_on_one_rank_leaves_the_ranks_able_to_add_sets(binding, tmp_path):
+def test_sets_can_be_added_after_an_interrupt_on_one_rank(binding, tmp_path):
     interrupted = tmp_path / "interrupted"
-    import os
-    import signal
-    import threading
-    import time
 
     def interrupt(number, frame):
         raise KeyboardInterrupt
@@ -212,9 +205,7 @@ def test_an_interrupt_on_one_rank_leaves_the_ranks_able_to_add_sets(binding, tmp
 
 
 @on_ranks(3, init=False)
-def test_an_operation_that_was_refused_keeps_its_tensor_when_a_set_is_added():
-    import sys
-
+def test_a_refused_operation_keeps_no_reference_after_a_set_is_added():
     pair = hc.ProcessSet([0, 1])
     hc.init(process_sets=[pair])
     tensor = np.ones(3)
@@ -228,9 +219,9 @@ def test_an_operation_that_was_refused_keeps_its_tensor_when_a_set_is_added():
         assert sys.getrefcount(tensor) == before
 
 
-@both_routes
+@both_bindings
 @on_ranks(2)
-def test_what_is_no_set_is_refused(binding):
+def test_invalid_process_sets_raise(binding):
     for wrong in ([2**31], [2**40], "01", 3):
         with pytest.raises(hc.InvalidArgumentError):
             hc.add_process_set(wrong)

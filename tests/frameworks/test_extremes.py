@@ -1,8 +1,12 @@
-"""Tensors at the limits: empty, with NaN, with more elements than 31 bits can count, and very many of them."""
+"""Tensors at the limits: empty, not finite, with more elements than 31 bits can count, and very many of them."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import random
+from pathlib import Path
 
 import horocache.torch as hvd
 import numpy as np
@@ -17,14 +21,14 @@ from horocache.errors import OutOfMemoryError
 
 
 def shapes(seed, count):
-    """Random shapes; many have an extent of 0 or no dimension at all."""
+    """Random shapes; many have an extent of 0 or no dimensions."""
     rng = random.Random(seed)
     return [tuple(rng.choice([0, 1, 2, 3, 7]) for _ in range(rng.randrange(4))) for _ in range(count)]
 
 
 @pytest.mark.parametrize("seed", range(3))
 @on_ranks(3)
-def test_any_shape_is_kept_by_every_operation_in_any_layout(seed):
+def test_every_operation_keeps_shapes_in_any_memory_layout(seed):
     drawn = shapes(seed, 25)
     me, n = hc.rank(), hc.size()
     total = n * (n + 1) / 2
@@ -74,17 +78,17 @@ def test_inputs_may_share_memory():
     np.testing.assert_array_equal(base, np.arange(8.0))
 
 
-KINDS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
+FLOATS_AND_COMPLEX = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
 
 
 @pytest.mark.parametrize("count", [1, 1000], ids=["small", "large"])
 @on_ranks(3)
-def test_what_is_not_finite_on_one_rank_is_not_finite_on_all_and_touches_nothing_else(count):
+def test_non_finite_values_reach_all_ranks_and_no_other_element(count):
     nan, inf = float("nan"), float("inf")
     # Columns: a NaN on rank 1; an infinity on rank 1; opposite infinities on ranks 0 and 2; finite values.
     columns = {0: [1.0, 1.0, inf, 1.0], 1: [nan, inf, 1.0, 1.0], 2: [1.0, 1.0, -inf, 1.0]}[hvd.rank()]
-    for kind in KINDS:
-        mine = torch.tensor(columns).repeat(count, 1).to(kind)
+    for dtype in FLOATS_AND_COMPLEX:
+        mine = torch.tensor(columns).repeat(count, 1).to(dtype)
         results = {
             "sum": hvd.allreduce(mine, op=hvd.Sum),
             "mean": hvd.grouped_allreduce([mine], op=hvd.Average)[0],
@@ -92,28 +96,23 @@ def test_what_is_not_finite_on_one_rank_is_not_finite_on_all_and_touches_nothing
         }
         for what, got in results.items():
             last = 1.0 if what == "mean" else 3.0
-            real = torch.view_as_real(got)[..., 0] if kind.is_complex else got
-            assert real[:, 0].isnan().all(), (kind, what)
-            assert (real[:, 1] == inf).all(), (kind, what)
-            assert real[:, 2].isnan().all(), (kind, what)
-            assert (real[:, 3] == last).all(), (kind, what)
-        if kind.is_complex:
+            real = torch.view_as_real(got)[..., 0] if dtype.is_complex else got
+            assert real[:, 0].isnan().all(), (dtype, what)
+            assert (real[:, 1] == inf).all(), (dtype, what)
+            assert real[:, 2].isnan().all(), (dtype, what)
+            assert (real[:, 3] == last).all(), (dtype, what)
+        if dtype.is_complex:
             continue
         least, most = hvd.allreduce(mine, op=hvd.Min), hvd.allreduce(mine, op=hvd.Max)
-        assert least[:, 0].isnan().all() and most[:, 0].isnan().all(), kind
-        assert (least[:, 2] == -inf).all() and (most[:, 2] == inf).all(), kind
-        assert (least[:, 3] == 1).all() and (most[:, 3] == 1).all(), kind
+        assert least[:, 0].isnan().all() and most[:, 0].isnan().all(), dtype
+        assert (least[:, 2] == -inf).all() and (most[:, 2] == inf).all(), dtype
+        assert (least[:, 3] == 1).all() and (most[:, 3] == 1).all(), dtype
 
 
 @on_ranks(2, init=False)
-def test_more_elements_than_31_bits_can_count_are_reduced_sent_and_found_behind_them():
-    import ctypes
-    import mmap
-    import os
-
+def test_operations_on_more_than_2_to_the_31_elements():
     piece, count = 1 << 24, (1 << 31) + 7
-    # Map a little over 2 GiB of addresses. All pieces but the last share 16 MiB of memory, which is harmless for
-    # Max.
+    # Map a little over 2 GiB of addresses. All pieces but the last share 16 MiB of memory, which is harmless for Max.
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -143,24 +142,23 @@ def test_more_elements_than_31_bits_can_count_are_reduced_sent_and_found_behind_
 
 
 @on_ranks(2, init=False)
-def test_a_hundred_thousand_tensors_are_cached_and_hold_no_more_memory_in_every_step():
+def test_a_hundred_thousand_cached_tensors_need_no_more_memory_per_step():
     count = 100000
-    from pathlib import Path
 
     # The capacity that the warning of a too small cache recommends: the number of distinct operations in one step.
     hc.init(cache_capacity=count)
     names = [f"t{i}" for i in range(count)]
-    held = []
+    resident = []  # MiB
     for step in range(2):
         values = np.full((count, 1), step + hc.rank(), np.float32)
         handles = [hc.allreduce_async_(v, op=hc.Sum, name=n) for v, n in zip(values, names, strict=True)]
         for handle in handles:
             hc.synchronize(handle)
         assert (values == 2 * step + 1).all()
-        held.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20)
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20)
     metrics = hc.metrics()
     assert (metrics["cache_misses"], metrics["cache_hits"]) == (count, count)
-    assert held[1] - held[0] < 100, f"MiB after each step: {held}"
+    assert resident[1] - resident[0] < 100, f"MiB after each step: {resident}"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_a_hundred_thousand_tensors_are_cached_and_hold_no_more_memory_in_every_
     [(NumpyAdapter(), np.broadcast_to(np.float32(1), 1 << 50)), (TorchAdapter(), torch.ones(1).expand(1 << 50))],
     ids=["numpy", "torch"],
 )
-def test_a_tensor_that_there_is_no_memory_for_is_horocaches_error(adapter, huge):
+def test_failed_allocations_raise_out_of_memory_error(adapter, huge):
     for allocate in (adapter.empty_like, adapter.dense):
         with pytest.raises(OutOfMemoryError, match=f"none for a tensor of {4 << 50} bytes"):
             allocate(huge)

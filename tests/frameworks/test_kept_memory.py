@@ -1,17 +1,21 @@
-"""With gradients in shared memory, the process keeps memory that a step frees and reuses its pages."""
+"""With gradients in shared memory, malloc keeps the memory that a step frees, and the next step reuses its pages."""
 
 import os
 import platform
+import resource
 
+import horocache.torch as hvd
+import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 
-from horocache.testing import run_ranks as run
+from horocache import _core
 
 TUNED = [name for name in os.environ if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")]
 pytestmark = [
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc is not glibc's"),
-    pytest.mark.skipif(bool(TUNED), reason=f"the environment says what malloc does: {TUNED}"),
+    pytest.mark.skipif(bool(TUNED), reason=f"the environment configures malloc: {TUNED}"),
 ]
 
 BLOCKS, BLOCK = 64, 1 << 20  # bytes
@@ -19,13 +23,8 @@ PAGES = BLOCKS * BLOCK // 4096
 
 
 def faults_after_training(bucket_view):
-    """Return the page faults of allocating and freeing the same amount of memory as shortly before."""
-    import resource
+    """Train a step, then return the page faults of allocating and freeing as much memory as was just freed."""
 
-    import horocache.torch as hvd
-    import numpy as np
-
-    hvd.init()
     model = torch.nn.Linear(64, 64)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), gradient_as_bucket_view=bucket_view
@@ -33,20 +32,26 @@ def faults_after_training(bucket_view):
     model(torch.ones(8, 64)).sum().backward()
     optimizer.step()
     assert hvd.is_shared(model.weight.grad) is bool(bucket_view)
-    for _ in range(4):  # glibc maps blocks of this size one by one until one has been freed
+    for _ in range(4):  # glibc maps each block of this size separately until one has been freed
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         blocks = [np.ones(BLOCK, np.uint8) for _ in range(BLOCKS)]
         del blocks
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-def test_memory_is_kept_where_gradients_are_shared():
-    assert all(faults < PAGES // 8 for faults in run(faults_after_training, 2, args=("auto",)))
+@on_ranks(2)
+def test_freed_pages_are_reused_if_gradients_are_shared():
+    assert faults_after_training("auto") < PAGES // 8
 
 
-@pytest.mark.parametrize(("bucket_view", "knobs"), [("auto", {"keep_heap": "off"}), (False, {})])
-def test_malloc_is_left_alone_elsewhere(bucket_view, knobs):
-    assert all(faults > PAGES // 2 for faults in run(faults_after_training, 2, args=(bucket_view,), knobs=knobs))
+@on_ranks(2, knobs={"keep_heap": "off"})
+def test_malloc_is_unchanged_if_keep_heap_is_off():
+    assert faults_after_training("auto") > PAGES // 2
+
+
+@on_ranks(2)
+def test_malloc_is_unchanged_if_gradients_are_not_shared():
+    assert faults_after_training(False) > PAGES // 2
 
 
 @pytest.mark.parametrize(
@@ -61,10 +66,7 @@ def test_malloc_is_left_alone_elsewhere(bucket_view, knobs):
         ("GLIBC_TUNABLES", "glibc.malloc.arena_max=2:glibc.malloc.trim_threshold=131072", False),
     ],
 )
-def test_what_the_environment_tells_malloc_stands(variable, value, keeps):
-    def body():
-        from horocache import _core
-
-        return [_core.keep_freed_memory(), _core.keep_freed_memory()]
-
-    assert run(body, 1, environment={variable: value}) == [[keeps, keeps]]
+@on_ranks(1, init=False)
+def test_malloc_settings_of_the_environment_take_precedence(variable, value, keeps):
+    os.environ[variable] = value
+    assert [_core.keep_freed_memory(), _core.keep_freed_memory()] == [keeps, keeps]

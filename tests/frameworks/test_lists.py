@@ -1,4 +1,4 @@
-"""Many tensors in one call: reduced individually, or as a repeated group."""
+"""Many tensors in one call: reduced one by one, or as a repeated group."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 from ranks import on_ranks
 
 import horocache as hc
-from horocache.testing import run_ranks as run
+from horocache.errors import DuplicateNameError, InvalidArgumentError, MismatchError
 
 SIZES = [1, 5, 3000, 0, 40]
 
 
 @on_ranks(2)
-def test_each_of_a_list_is_reduced_by_itself_under_its_own_name():
+def test_each_tensor_of_a_list_is_reduced_under_its_own_name():
     for names in (None, ["a", "b", b"c", "d", "e"]):
         for step in range(3):
             tensors = [torch.full((n,), float(i + step)) for i, n in enumerate(SIZES)]
@@ -40,23 +40,23 @@ def test_each_of_a_list_is_reduced_by_itself_under_its_own_name():
 
 
 @on_ranks(2)
-def test_what_the_core_cannot_read_by_itself_goes_the_general_way_in_its_turn():
+def test_lists_may_mix_plain_tensors_with_views_parameters_and_complex():
     base = torch.arange(12.0).reshape(3, 4)
     negated = torch._neg_view(torch.ones(4))
-    lists = [torch.ones(4), base.clone().t(), negated, torch.nn.Parameter(torch.ones(2)), torch.ones(3) * 1j]
-    lists = [lists[0], *lists[1:], torch.ones(5)]
-    before = [tensor.detach().clone() for tensor in lists]
-    hvd.synchronize(hvd.allreduce_many_async_(lists, op=hvd.Sum))
-    for tensor, old in zip(lists, before, strict=True):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    tensors = [torch.ones(4), base.clone().t(), negated, parameter, torch.ones(3) * 1j, torch.ones(5)]
+    before = [tensor.detach().clone() for tensor in tensors]
+    hvd.synchronize(hvd.allreduce_many_async_(tensors, op=hvd.Sum))
+    for tensor, old in zip(tensors, before, strict=True):
         assert torch.equal(tensor.detach(), old * hvd.size())
     for _ in range(3):
-        hvd.grouped_allreduce_(lists, name="mixed", op=hvd.Sum)
-    for tensor, old in zip(lists, before, strict=True):
+        hvd.grouped_allreduce_(tensors, name="mixed", op=hvd.Sum)
+    for tensor, old in zip(tensors, before, strict=True):
         assert torch.equal(tensor.detach(), old * hvd.size() ** 4)
 
 
 @on_ranks(2)
-def test_autograd_notices_what_lists_overwrite():
+def test_autograd_detects_tensors_that_lists_overwrite():
     for start in (
         lambda tensors: hvd.allreduce_many_async_(tensors, op=hvd.Sum),
         lambda tensors: hvd.grouped_allreduce_async_(tensors, name="g", op=hvd.Sum),
@@ -70,9 +70,7 @@ def test_autograd_notices_what_lists_overwrite():
 
 
 @on_ranks(2)
-def test_mistakes_with_lists_are_errors_and_tell_what_is_in_flight():
-    from horocache.errors import DuplicateNameError, InvalidArgumentError
-
+def test_errors_with_lists_carry_the_handles_in_flight():
     x, y = torch.ones(3), torch.ones(4)
     for tensors, names, text in (
         ([], None, "at least one tensor"),
@@ -83,7 +81,7 @@ def test_mistakes_with_lists_are_errors_and_tell_what_is_in_flight():
         with pytest.raises(InvalidArgumentError, match=text) as caught:
             hvd.allreduce_many_async_(tensors, names=names)
         hvd.synchronize(getattr(caught.value, "handles", []))
-    if hvd.rank() == 0:  # rank 0 first, so that none of its operations is complete yet
+    if hvd.rank() == 0:  # rank 0 submits first, so that none of its operations is complete yet
         with pytest.raises(DuplicateNameError) as caught:
             hvd.allreduce_many_async_([x, y, x.clone()], names=["a", "b", "a"], op=hvd.Sum)
         handles = caught.value.handles
@@ -100,9 +98,7 @@ def test_mistakes_with_lists_are_errors_and_tell_what_is_in_flight():
 
 
 @on_ranks(2)
-def test_a_list_of_handles_is_waited_for_to_its_end_before_its_first_failure_is_raised():
-    from horocache.errors import MismatchError
-
+def test_a_wait_for_a_list_finishes_all_handles_before_it_raises():
     tensors = [torch.ones(3 + (hvd.rank() if i == 1 else 0)) for i in range(4)]
     handles = hvd.allreduce_many_async_(tensors, names=list("abcd"), op=hvd.Sum)
     with pytest.raises(MismatchError, match=r"allreduce\.b"):
@@ -120,43 +116,41 @@ def test_a_list_of_handles_is_waited_for_to_its_end_before_its_first_failure_is_
     hvd.synchronize([late], timeout=60)
 
 
+class StoppedError(Exception):
+    """Raised by a signal handler."""
+
+
 @pytest.mark.parametrize("stop", ["timeout", "interrupt"])
-def test_a_list_whose_wait_was_interrupted_can_be_waited_for_again(stop, tmp_path):
-    class StoppedError(Exception):
-        pass
+@on_ranks(2)
+def test_an_interrupted_wait_for_a_list_can_be_repeated(stop, tmp_path):
+    stopped = tmp_path / "stopped"
 
-    def body(stopped):
-        import horocache.torch as hvd
+    def interrupt(number, frame):
+        raise StoppedError
 
-        def interrupt(number, frame):
-            raise StoppedError
-
-        hvd.init()
-        tensors = [torch.ones(3) for _ in range(4)]
-        both = 2 if hvd.rank() else 4  # rank 1 submits the last two later
-        handles = hvd.allreduce_many_async_(tensors[:both], names=list("abcd")[:both], op=hvd.Sum)
-        if hvd.rank() == 0:
-            signal.signal(signal.SIGUSR1, interrupt)
-            if stop == "interrupt":
-                timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
-                timer.start()
-            with pytest.raises(StoppedError if stop == "interrupt" else TimeoutError):
-                hvd.synchronize(handles, timeout=60 if stop == "interrupt" else 0.2)
-            assert [tensor._version for tensor in tensors] == [1, 1, 0, 0]
-            stopped.touch()
-            assert all(each is tensor for each, tensor in zip(hvd.synchronize(handles), tensors, strict=True))
-        else:
-            while not stopped.exists():
-                time.sleep(0.01)
-            handles += hvd.allreduce_many_async_(tensors[2:], names=["c", "d"], op=hvd.Sum)
-            hvd.synchronize(handles)
-        assert all(torch.equal(tensor, torch.full((3,), 2.0)) for tensor in tensors)
-
-    run(body, 2, args=(tmp_path / "stopped",))
+    tensors = [torch.ones(3) for _ in range(4)]
+    count = 2 if hvd.rank() else 4  # rank 1 submits the last two later
+    handles = hvd.allreduce_many_async_(tensors[:count], names=list("abcd")[:count], op=hvd.Sum)
+    if hvd.rank() == 0:
+        signal.signal(signal.SIGUSR1, interrupt)
+        if stop == "interrupt":
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+            timer.start()
+        with pytest.raises(StoppedError if stop == "interrupt" else TimeoutError):
+            hvd.synchronize(handles, timeout=60 if stop == "interrupt" else 0.2)
+        assert [tensor._version for tensor in tensors] == [1, 1, 0, 0]
+        stopped.touch()
+        assert all(each is tensor for each, tensor in zip(hvd.synchronize(handles), tensors, strict=True))
+    else:
+        while not stopped.exists():
+            time.sleep(0.01)
+        handles += hvd.allreduce_many_async_(tensors[2:], names=["c", "d"], op=hvd.Sum)
+        hvd.synchronize(handles)
+    assert all(torch.equal(tensor, torch.full((3,), 2.0)) for tensor in tensors)
 
 
 @on_ranks(3)
-def test_a_group_that_is_sent_again_follows_what_changes_in_it():
+def test_a_repeated_group_follows_changes_of_its_tensors_and_options():
     def check(tensors, **options):
         scale = options.get("prescale_factor", 1.0)
         before = [tensor.clone() for tensor in tensors]
@@ -189,7 +183,7 @@ def test_a_group_that_is_sent_again_follows_what_changes_in_it():
 
 
 @on_ranks(2, 3)
-def test_very_many_small_tensors_have_the_bits_of_large_ones():
+def test_many_small_tensors_have_the_same_bits_as_one_large_tensor():
     generator = torch.Generator().manual_seed(7 + hvd.rank())
     for count in (1000, 40_000):  # small: each rank reduces everything; large: each rank reduces a slice
         flat = torch.randn(count * 3, generator=generator)

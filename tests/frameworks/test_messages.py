@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import threading
+
 import horocache.torch as hvd
 import numpy as np
 import pytest
+import torch
 from ranks import on_ranks
 
 import horocache as hc
 from horocache.collectives.numpy import DTYPES
 from horocache.testing import run_ranks
 
+from .bindings import both_bindings
+
 NUMPY_DTYPES = sorted(map(str, DTYPES))
 
 
-@pytest.mark.parametrize(("size", "binding"), [(2, "native"), (4, "native"), (3, "cffi")])
-def test_every_dtype_and_shape_goes_round(size, binding):
-    def body(dtypes):
-        import horocache as hc
-
-        hc.init()
-        rank = hc.rank()
-        after, before = (rank + 1) % hc.size(), (rank - 1) % hc.size()
-        for dtype in dtypes:
-            for shape in [(), (0,), (0, 3), (1,), (3, 5), (70, 100)]:
-                count = int(np.prod(shape, dtype=np.int64))
-                mine = np.asarray((np.arange(count).reshape(shape) + rank) % 2, dtype)
-                got = np.empty(shape, dtype)
-                result = hc.sendrecv(mine, after, got, before, sendtag=3, recvtag=3)
-                assert result is got
-                expected = np.asarray((np.arange(count).reshape(shape) + before) % 2, dtype)
-                np.testing.assert_array_equal(got, expected, f"{dtype} {shape}")
-        target = np.zeros((4, 6), np.float32)
-        handle = hc.irecv(target[::2, 1::3], before)
-        hc.send(np.array([[1, 2], [3, 4]], np.float32), after)
-        hc.synchronize(handle)
-        np.testing.assert_array_equal(target[::2, 1::3], [[1, 2], [3, 4]])
-        assert target.sum() == 10, "nothing else was written"
-        fortran = np.zeros((2, 3), ">f8", order="F")
-        handle = hc.irecv(fortran, before)
-        hc.send(np.arange(6.0).reshape(3, 2), after)
-        assert hc.synchronize(handle) is fortran
-        np.testing.assert_array_equal(fortran.ravel(), np.arange(6.0))
-
-    run_ranks(body, size, args=(NUMPY_DTYPES,), knobs={"binding": binding})
+@both_bindings
+@on_ranks(2, 3, 4)
+def test_messages_of_every_dtype_and_shape_arrive(binding):
+    rank = hc.rank()
+    after, before = (rank + 1) % hc.size(), (rank - 1) % hc.size()
+    for dtype in NUMPY_DTYPES:
+        for shape in [(), (0,), (0, 3), (1,), (3, 5), (70, 100)]:
+            count = int(np.prod(shape, dtype=np.int64))
+            mine = np.asarray((np.arange(count).reshape(shape) + rank) % 2, dtype)
+            got = np.empty(shape, dtype)
+            result = hc.sendrecv(mine, after, got, before, sendtag=3, recvtag=3)
+            assert result is got
+            expected = np.asarray((np.arange(count).reshape(shape) + before) % 2, dtype)
+            np.testing.assert_array_equal(got, expected, f"{dtype} {shape}")
+    target = np.zeros((4, 6), np.float32)
+    handle = hc.irecv(target[::2, 1::3], before)
+    hc.send(np.array([[1, 2], [3, 4]], np.float32), after)
+    hc.synchronize(handle)
+    np.testing.assert_array_equal(target[::2, 1::3], [[1, 2], [3, 4]])
+    assert target.sum() == 10, "nothing else was written"
+    fortran = np.zeros((2, 3), ">f8", order="F")
+    handle = hc.irecv(fortran, before)
+    hc.send(np.arange(6.0).reshape(3, 2), after)
+    assert hc.synchronize(handle) is fortran
+    np.testing.assert_array_equal(fortran.ravel(), np.arange(6.0))
 
 
 @on_ranks(3)
-def test_torch_tensors_go_round_and_autograd_notices():
-    import torch
-
+def test_autograd_detects_torch_tensors_that_a_receive_overwrites():
     after, before = (hvd.rank() + 1) % hvd.size(), (hvd.rank() - 1) % hvd.size()
     for dtype in (torch.bfloat16, torch.float32, torch.bool, torch.complex64):
         mine = (torch.arange(12).reshape(3, 4) + hvd.rank()).to(dtype)
@@ -65,17 +66,15 @@ def test_torch_tensors_go_round_and_autograd_notices():
 
 
 @on_ranks(4)
-def test_random_messages_arrive_whatever_the_order_while_all_reduce():
-    """Seeded messages of up to 5 MB between 4 ranks, posted in each rank's own order or blocking on threads."""
+def test_random_messages_in_any_order_arrive_during_allreduces():
+    """Seeded messages of up to 5 MB between 4 ranks, posted in a different order on each rank or sent by threads."""
     seed = 11
-    import random
-    import threading
 
     me, ranks = hc.rank(), hc.size()
-    everybody = random.Random(seed)
+    common = random.Random(seed)
     sizes = [0, 1, 100, 16 << 10, (16 << 10) + 1, 200_000]
     plan = [
-        (everybody.randrange(ranks), everybody.randrange(ranks), everybody.randrange(3), everybody.choice(sizes))
+        (common.randrange(ranks), common.randrange(ranks), common.randrange(3), common.choice(sizes))
         for _ in range(150)
     ]
     plan += [(0, 3, 1, 5_000_000), (3, 0, 1, 5_000_000), (1, 1, 0, 1_000_000)]
@@ -157,7 +156,7 @@ def test_a_large_send_waits_for_its_receive_and_a_small_one_does_not():
 
 
 @on_ranks(8)
-def test_eight_ranks_on_any_number_of_cores_send_to_each_other():
+def test_eight_ranks_send_to_each_other():
     ranks = range(hc.size())
     for count in (1, 50_000):
         got = [hc.irecv(np.empty(count, np.int64), src) for src in ranks]
@@ -194,17 +193,12 @@ def test_bad_arguments_are_refused_before_anything_is_posted():
     with pytest.raises(hc.UnsupportedError):
         hc.send(np.array(["text"]), 1)
     peer = 1 - hc.rank()
-    got = hc.sendrecv(np.arange(3), peer, np.empty(3, int), peer)  # the refused calls have left nothing behind
+    got = hc.sendrecv(np.arange(3), peer, np.empty(3, int), peer)  # the refused calls have posted nothing
     np.testing.assert_array_equal(got, np.arange(3))
 
 
 def test_a_killed_receiver_is_named_on_every_rank_that_waits():
-    def body():
-        import os
-        import signal
-
-        import horocache as hc
-
+    def wait_while_rank_2_dies():
         hc.init()
         large = np.zeros(100_000_000, np.uint8)
         if hc.rank() == 2:
@@ -223,17 +217,12 @@ def test_a_killed_receiver_is_named_on_every_rank_that_waits():
             hc.send(large, 1)
         return True
 
-    outcomes = run_ranks(body, 3, check=False)
+    outcomes = run_ranks(wait_while_rank_2_dies, 3, check=False)
     assert [outcome.value for outcome in outcomes] == [True, True, None], "\n".join(o.describe() for o in outcomes)
 
 
-def test_the_rank_that_died_is_named_and_not_the_one_that_left_because_of_it():
-    def body():
-        import os
-        import signal
-
-        import horocache as hc
-
+def test_errors_name_the_rank_that_died_not_the_rank_that_left_after_it():
+    def wait_while_rank_2_dies_and_rank_0_leaves():
         hc.init()
         rank, pids = hc.rank(), hc.allgather_object(os.getpid(), name="pids")
         if rank == 1:
@@ -253,17 +242,12 @@ def test_the_rank_that_died_is_named_and_not_the_one_that_left_because_of_it():
             hc.recv(np.empty(1), 1)
         return True
 
-    outcomes = run_ranks(body, 3, check=False)
+    outcomes = run_ranks(wait_while_rank_2_dies_and_rank_0_leaves, 3, check=False)
     assert [outcome.value for outcome in outcomes] == [True, True, None], "\n".join(o.describe() for o in outcomes)
 
 
-def test_a_stopped_peer_is_reported_and_then_given_up():
-    def body():
-        import os
-        import signal
-
-        import horocache as hc
-
+def test_a_stopped_peer_is_reported_and_then_raises_a_stall_error():
+    def wait_while_rank_1_is_stopped():
         hc.init()
         pids = hc.allgather(np.array([os.getpid()]))
         large = np.zeros(1_000_000, np.uint8)
@@ -277,7 +261,7 @@ def test_a_stopped_peer_is_reported_and_then_given_up():
         assert total == 2
 
     knobs = {"stall_check_time_seconds": 0.5, "stall_shutdown_time_seconds": 1.5}
-    outcomes = run_ranks(body, 2, knobs=knobs, check=False)
+    outcomes = run_ranks(wait_while_rank_1_is_stopped, 2, knobs=knobs, check=False)
     assert all(outcome.ok for outcome in outcomes), "\n".join(o.describe() for o in outcomes)
     assert "recv from rank 1 with tag 4" in outcomes[0].output
     assert "rank 1 has not sent such a message" in outcomes[0].output
@@ -287,7 +271,7 @@ def test_a_stopped_peer_is_reported_and_then_given_up():
 def test_a_message_outlives_its_sender():
     if hc.rank() == 0:
         hc.send(np.arange(100), 1)
-        hc.isend(np.arange(50), 1, tag=2)  # small and not waited for: it is sent before the farewell
+        hc.isend(np.arange(50), 1, tag=2)  # small and without a wait: sent before the rank leaves
         return
     with pytest.raises(hc.ShutDownError, match="rank 0"):
         hc.recv(np.empty(1), 0, tag=9)
@@ -296,7 +280,7 @@ def test_a_message_outlives_its_sender():
 
 
 @on_ranks(3, init=False)
-def test_messages_of_a_process_set_stay_in_it_and_ranks_are_those_of_the_job():
+def test_messages_in_a_process_set_use_global_ranks_and_stay_in_the_set():
     pair = hc.ProcessSet([1, 2])
     hc.init(process_sets=[pair])
     if hc.rank() == 0:

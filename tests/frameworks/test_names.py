@@ -1,8 +1,10 @@
-"""Names of tensors: any bytes up to a limit, and errors where ranks call operations in different orders."""
+"""Names of tensors: any bytes up to a limit, names that horocache generates, and errors where they do not match."""
 
 from __future__ import annotations
 
 import random
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from ranks import on_ranks
 import horocache as hc
 from horocache.observe.trace import load_all
 from horocache.testing import run_ranks
+
+from .bindings import both_bindings
 
 LONGEST = 4096 - len("allreduce.")
 CHOSEN = [
@@ -34,29 +38,27 @@ def any_names():
     return list(dict.fromkeys(CHOSEN + [rng.randbytes(rng.choice([1, 2, 5, 30])) for _ in range(200)]))
 
 
-def test_any_bytes_are_a_name_and_the_timeline_of_every_rank_is_json(tmp_path):
-    def body(names):
-        import horocache as hc
-
+def test_any_bytes_are_a_valid_name_and_timelines_stay_valid_json(tmp_path):
+    def reduce_twice(names):
         hc.init()
         for _ in range(2):  # negotiated, then from the cache
             handles = [hc.allreduce_async(np.full(2, i), op=hc.Sum, name=name) for i, name in enumerate(names)]
             for i, handle in enumerate(handles):
                 assert hc.synchronize(handle).tolist() == [3 * i] * 2, names[i]
-        return hc.metrics()["cache_hits"]
+        assert hc.metrics()["cache_hits"] == len(names)
 
     names = any_names()
     file = tmp_path / "t.json"
-    assert run_ranks(body, 3, args=(names,), knobs={"timeline": str(file)}) == [len(names)] * 3
+    run_ranks(reduce_twice, 3, args=(names,), knobs={"timeline": str(file)})
     for trace in load_all([file]):  # fails if a file is not JSON
         rows = set(trace.rows.values())
         assert rows >= {"allreduce." + name.decode("utf-8", "backslashreplace") for name in names}
         assert sum(span.name == "ALLREDUCE" for span in trace.spans) == 2 * len(names)
 
 
-@pytest.mark.parametrize("binding", ["native", "cffi"])
+@both_bindings
 @on_ranks(2)
-def test_names_that_are_too_long_are_refused_and_nothing_is_in_flight(binding):
+def test_too_long_names_raise_and_leave_nothing_in_flight(binding):
     for length in (LONGEST + 1, 1 << 16, 1 << 20):
         for name in ("x" * length, b"\xff" * length):
             for call in (hc.allreduce, hc.allreduce_, hc.allreduce_async):
@@ -65,39 +67,32 @@ def test_names_that_are_too_long_are_refused_and_nothing_is_in_flight(binding):
     assert hc.allreduce(np.ones(2), op=hc.Sum, name="x" * LONGEST).tolist() == [2.0, 2.0]
 
 
-def test_ranks_whose_automatic_names_do_not_match_get_an_error_and_go_on():
-    def body():
-        import horocache as hc
-
-        hc.init()
-        first = hc.rank() == 0
-        one = np.ones(1)
-        outcomes = []
-        for what in (
-            lambda: hc.allreduce(np.ones(3 if first else 4)),
-            lambda: (hc.allgather if first else hc.allreduce)(one),
-            lambda: hc.barrier() if first else hc.allreduce(one),
-            lambda: hc.allreduce(one, name=None if first else "named"),
-        ):
-            with pytest.raises(hc.CollectiveError) as failed:
-                what()
-            outcomes.append((type(failed.value).__name__, str(failed.value)))
-            assert hc.allreduce(one, op=hc.Sum, name=f"after.{len(outcomes)}") == [hc.size()]
-            assert hc.allgather(one).tolist() == [1.0] * hc.size(), "automatic names count on alike"
-        return outcomes
-
-    # The limits are hours: the errors must come without them.
-    knobs = {"stall_check_time_seconds": 3600, "stall_shutdown_time_seconds": 7200}
-    for outcomes in run_ranks(body, 3, knobs=knobs):
-        assert [error for error, _ in outcomes] == ["MismatchError", "StallError", "StallError", "StallError"]
-        for _, text in outcomes:
-            assert "noname.0" in text and "rank 0" in text
-        assert "[3]" in outcomes[0][1] and "[4]" in outcomes[0][1]
-        assert all("was submitted by" in text and "not by rank" in text for _, text in outcomes[1:])
+# The limits are hours: the errors must come without them.
+@on_ranks(3, knobs={"stall_check_time_seconds": 3600, "stall_shutdown_time_seconds": 7200})
+def test_mismatched_automatic_names_raise_and_the_job_goes_on():
+    first = hc.rank() == 0
+    one = np.ones(1)
+    outcomes = []
+    for call in (
+        lambda: hc.allreduce(np.ones(3 if first else 4)),
+        lambda: (hc.allgather if first else hc.allreduce)(one),
+        lambda: hc.barrier() if first else hc.allreduce(one),
+        lambda: hc.allreduce(one, name=None if first else "named"),
+    ):
+        with pytest.raises(hc.CollectiveError) as failed:
+            call()
+        outcomes.append((type(failed.value).__name__, str(failed.value)))
+        assert hc.allreduce(one, op=hc.Sum, name=f"after.{len(outcomes)}") == [hc.size()]
+        assert hc.allgather(one).tolist() == [1.0] * hc.size(), "automatic names no longer match"
+    assert [error for error, _ in outcomes] == ["MismatchError", "StallError", "StallError", "StallError"]
+    for _, text in outcomes:
+        assert "noname.0" in text and "rank 0" in text
+    assert "[3]" in outcomes[0][1] and "[4]" in outcomes[0][1]
+    assert all("was submitted by" in text and "not by rank" in text for _, text in outcomes[1:])
 
 
 @on_ranks(3, init=False)
-def test_unnamed_calls_meet_by_operation_and_set_whatever_lies_between_them():
+def test_unnamed_calls_are_matched_by_operation_set_and_call_number():
     even = hc.ProcessSet([0, 2])
     hc.init(process_sets=[even])
     handles = []
@@ -119,9 +114,9 @@ def test_unnamed_calls_meet_by_operation_and_set_whatever_lies_between_them():
     assert found["set"] == ([[2.0], [22.0]] if even.included() else [])
 
 
-@pytest.mark.parametrize("binding", ["native", "cffi"])
+@both_bindings
 @on_ranks(2)
-def test_names_whose_text_may_differ_between_ranks_are_refused_and_numbers_are_not(binding):
+def test_names_must_be_str_bytes_or_int(binding):
     refused = []
     for name in (object(), 1.0, ("a",), lambda: 1):
         for call in (hc.allreduce, hc.allreduce_, hc.allgather, hc.broadcast_):
@@ -134,20 +129,15 @@ def test_names_whose_text_may_differ_between_ranks_are_refused_and_numbers_are_n
     assert total == [2, 2]
 
 
-@pytest.mark.parametrize("binding", ["native", "cffi"])
+@both_bindings
 @on_ranks(3)
-def test_threads_count_their_unnamed_calls_each_by_itself(binding):
-    import threading
-    import time
-
-    from horocache.core import context
-
+def test_each_thread_counts_its_unnamed_calls_separately(binding):
     me, n = hc.rank(), hc.size()
 
-    def seen():
+    def submitted():
         return sum(hc.metrics()[each] for each in ("cache_hits", "cache_misses", "cache_changed"))
 
-    def at_once(x):  # several in flight
+    def three_in_flight(x):
         handles = [hc.allreduce_async(x + i, op=hc.Sum) for i in range(3)]
         assert [float(hc.synchronize(handle)[0]) for handle in handles] == [n * (x[0] + i) for i in range(3)]
         return hc.allreduce_(x.copy(), op=hc.Sum)
@@ -158,7 +148,7 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
         lambda x: hc.grouped_allreduce_([x.copy()], op=hc.Sum)[0],
         lambda x: hc.synchronize(hc.allreduce_many_async_([x.copy()], op=hc.Sum)[0]),
         lambda x: hc.allgather(x).sum(keepdims=True),
-        at_once,
+        three_in_flight,
     ]
     results = {}
     calls[0](np.ones(1))  # the stall check counts a thread only after its first submission
@@ -166,26 +156,26 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
     def work(call, key, value):
         results[key] = float(call(np.full(1, value))[0])
 
-    # On one rank the other threads' calls come first, on the others the main thread's call.
+    # On one rank the other threads call first, on the others the main thread.
     for number, call in enumerate(calls):
         threads = [
-            threading.Thread(target=work, args=(call, "made up", 1.0)),
+            threading.Thread(target=work, args=(call, "unnamed", 1.0)),
             threading.Thread(target=work, args=(call, "named", 10.0), name="named 2"),
         ]
         order = [threads[number % 2], threads[1 - number % 2]] if number % n == me else []
         for thread in order:
-            before = seen()
+            before = submitted()
             thread.start()
-            while seen() == before:
+            while submitted() == before:
                 time.sleep(0.001)
         work(call, "main", 100.0)
         for thread in [] if order else threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert results == {"main": 100 * n, "made up": n, "named": 10 * n}, number
+        assert results == {"main": 100 * n, "unnamed": n, "named": 10 * n}, number
 
-    # Python's thread numbers do not matter, and threads may follow one another.
+    # The numbers in Python's thread names do not matter, and a new thread may take the place of an ended one.
     if me == 1:
         threading.Thread(target=lambda: None).start()
     for _ in range(3):
@@ -194,8 +184,8 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
         thread.join()
     assert results["again"] == n
 
-    # Two threads of the same name at a time: the order of their calls is undefined.
-    errors, go_on = [], threading.Event()
+    # Two threads with the same name at the same time are refused: the order of their calls is undefined.
+    errors, called, go_on = [], threading.Event(), threading.Event()
 
     def refused(call):
         try:
@@ -205,6 +195,7 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
 
     def stay(x):
         calls[0](x)
+        called.set()
         go_on.wait()
 
     def start(call):
@@ -213,8 +204,7 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
         return thread
 
     first = start(stay)
-    while not any("refused" in key[0] for key in context.current().thread_names._handles):
-        time.sleep(0.001)
+    assert called.wait(30)
     start(calls[0]).join()
     go_on.set()
     first.join()

@@ -1,20 +1,21 @@
-"""``overlap()``: its bounds, agreement with the core's counters, reset, and equal values in every binding."""
+"""``overlap()``: its bounds, agreement with the core's counters, reset, and the steps that torch optimizers count."""
 
 from __future__ import annotations
 
 import horocache.torch as hvd
+import numpy as np
 import pytest
+import torch
 from ranks import on_ranks
 
 import horocache as hc
 from horocache.errors import NotInitializedError
-from horocache.testing import run_ranks as run
+
+from .bindings import both_bindings
 
 
 @on_ranks(2)
-def test_it_is_zero_before_anything_ran_and_stays_in_bounds_and_begins_anew_after_a_reset():
-    import numpy as np
-
+def test_overlap_starts_at_zero_stays_in_bounds_and_can_be_reset():
     nothing = hc.overlap()
     assert nothing[:3] == (0.0, 0.0, 0.0)
     assert nothing.steps == 0
@@ -36,13 +37,11 @@ def test_it_is_zero_before_anything_ran_and_stays_in_bounds_and_begins_anew_afte
     after = hc.overlap()
     assert after[:3] == (0.0, 0.0, 0.0)
     assert after.cpu_s < last.cpu_s
-    assert hc.metrics()["lane_busy_ns"] > 0, "counters go on"
+    assert hc.metrics()["lane_busy_ns"] > 0, "the reset has changed the counters"
 
 
 @on_ranks(2)
-def test_who_does_nothing_but_wait_hides_nothing_and_who_never_waits_hides_all():
-    import numpy as np
-
+def test_blocking_calls_count_as_blocked_and_polling_overlaps_fully():
     array = np.ones(1 << 20, np.float32)
     for _ in range(3):
         hc.allreduce(array, op=hc.Max, name="x")
@@ -56,9 +55,7 @@ def test_who_does_nothing_but_wait_hides_nothing_and_who_never_waits_hides_all()
 
 
 @on_ranks(1, 2)
-def test_the_steps_of_torchs_optimizers_are_counted():
-    import torch
-
+def test_steps_of_torch_optimizers_are_counted():
     model = torch.nn.Linear(4, 4)
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), num_groups=1)
@@ -75,65 +72,17 @@ def test_the_steps_of_torchs_optimizers_are_counted():
     assert result.steps == 4
 
 
-def test_the_steps_of_tensorflows_tapes_are_counted_where_a_function_runs_not_where_it_is_made():
-    pytest.importorskip("tensorflow")
-    from . import tensorflow_ranks
-
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
-
-        hvd.init()
-        variable = tf.Variable([1.0, 2.0])
-
-        def step():
-            with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
-                loss = tf.reduce_sum(variable * variable)
-            return tape.gradient(loss, [variable])[0]
-
-        step()
-        step()
-        eager = hvd.overlap(reset=True).steps
-        compiled = tf.function(step)
-        for _ in range(3):
-            compiled()
-        return eager, hvd.overlap().steps
-
-    assert tensorflow_ranks.run(body, 2) == [(2, 3)] * 2
-
-
-def test_the_steps_of_jax_are_counted_inside_of_jit():
-    pytest.importorskip("jax")
-
-    def body():
-        import horocache.jax as hvd
-        import jax
-        import jax.numpy as jnp
-
-        hvd.init()
-        step = jax.jit(lambda x: hvd.reduce_gradients({"w": x}))
-        for _ in range(3):
-            jax.block_until_ready(step(jnp.ones(4)))
-        return hvd.overlap().steps
-
-    assert run(body, 2) == [3] * 2
-
-
-def test_it_needs_a_session():
-    import horocache as hc
-
+def test_overlap_before_init_raises():
     with pytest.raises(NotInitializedError):
         hc.overlap()
 
 
-@pytest.mark.parametrize("binding", ["native", "cffi"])
+@both_bindings
 @on_ranks(2, init=False)
-def test_both_routes_to_the_core_count_alike(binding):
-    import numpy as np
-
+def test_both_bindings_update_the_counters(binding):
     hc.init(binding=binding)
     hc.allreduce(np.ones(4), name="x")
     handle = hc.allreduce_async_(np.ones(4), name="y", priority=3)
     hc.synchronize(handle)
-    names = {"lane_busy_ns", "blocked_ns", "coordinator_cpu_ns", "steps"}
+    names = {"lane_busy_ns", "blocked_ns", "progress_cpu_ns", "steps"}
     assert (names <= set(hc.metrics()), hc.overlap().busy_s > 0) == (True, True)

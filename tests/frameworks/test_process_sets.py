@@ -1,21 +1,27 @@
-"""Process sets and join through the public API, with processes as ranks."""
+"""Process sets that are given to ``init``, and join, between processes."""
 
 from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
 
 import horocache.torch as hvd
 import numpy as np
 import pytest
+import torch
 from ranks import on_ranks
 
 import horocache as hc
 from horocache.testing import Fault, run_ranks
 
-both_routes = pytest.mark.parametrize("binding", ["native", "cffi"])
+from .bindings import both_bindings
 
 
-@both_routes
+@both_bindings
 @on_ranks(4, init=False)
-def test_operations_take_a_set_that_was_given_to_init(binding):
+def test_every_operation_accepts_a_process_set_of_init(binding):
     even, tail = hc.ProcessSet([2, 0]), hc.ProcessSet([1, 2, 3])
     assert even.process_set_id is None
     hc.init(process_sets=[even, tail, [0, 3]])
@@ -49,7 +55,7 @@ def test_operations_take_a_set_that_was_given_to_init(binding):
 
 
 @on_ranks(3, init=False)
-def test_each_start_has_its_own_sets():
+def test_each_init_has_its_own_process_sets():
     first, second = hc.ProcessSet([0, 1]), hc.ProcessSet([1, 2])
     for sets in ([first], [second, first], [], [second]):
         hc.init(process_sets=sets)
@@ -70,7 +76,7 @@ def test_each_start_has_its_own_sets():
 
 
 @on_ranks(2, init=False)
-def test_what_is_no_list_of_sets_is_refused_before_the_ranks_meet():
+def test_invalid_lists_of_sets_raise_before_the_ranks_connect():
     for wrong, words in {
         (("a",),): "whole numbers",
         ((0, 0),): "distinct",
@@ -88,58 +94,41 @@ def test_what_is_no_list_of_sets_is_refused_before_the_ranks_meet():
 
 
 @on_ranks(2, init=False)
-def test_sets_that_the_job_cannot_have_are_refused_on_all_ranks():
+def test_sets_with_ranks_outside_the_job_raise_on_all_ranks():
     made = hc.ProcessSet([0, 2])
     with pytest.raises(hc.InvalidArgumentError, match=r"process set 1 \(\[0, 2\]\) has ranks .*: it has 2"):
         hc.init(process_sets=[made])
     assert not hc.is_initialized() and made.process_set_id is None
 
 
-def test_ranks_that_differ_in_their_sets_are_told_at_the_start():
-    def body(rank_sets):
-        import os
-
-        import horocache as hc
-
-        sets = rank_sets[int(os.environ["HOROCACHE_RANK"])]
-        with pytest.raises(hc.VersionSkewError) as failed:
-            hc.init(process_sets=sets)
-        return str(failed.value)
-
-    for text in run_ranks(body, 3, args=([[[0, 1]], [[0, 1]], [[0, 2]]],)):
-        assert "process set 1: '0, 1' on ranks 0 and 1, '0, 2' on rank 2" in text
-    for text in run_ranks(body, 2, args=([[[0], [1]], [[0]]],)):
-        assert "process set 2: '1' on rank 0, no such value on rank 1" in text
+@on_ranks(2, 3, init=False)
+def test_init_raises_if_the_sets_differ_between_ranks():
+    sets, text = {
+        2: ([[[0], [1]], [[0]]], "process set 2: '1' on rank 0, no such value on rank 1"),
+        3: ([[[0, 1]], [[0, 1]], [[0, 2]]], "process set 1: '0, 1' on ranks 0 and 1, '0, 2' on rank 2"),
+    }[int(os.environ["HOROCACHE_SIZE"])]
+    with pytest.raises(hc.VersionSkewError) as failed:
+        hc.init(process_sets=sets[int(os.environ["HOROCACHE_RANK"])])
+    assert text in str(failed.value)
 
 
-def test_a_set_that_cannot_be_made_is_named_by_its_members_and_the_others_are_not_left_waiting():
-    def body():
-        import os
-        import resource
-
-        import horocache as hc
-
-        if os.environ["HOROCACHE_RANK"] == "1":  # rank 1 creates the set's memory, rank 0 the world's
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        if os.environ["HOROCACHE_RANK"] == "0":
-            hc.init(process_sets=[[1, 2]])
-            with pytest.raises(hc.HorovodInternalError, match=r"rank(s)? (1|2)"):
-                hc.barrier()
-            return "told"
-        with pytest.raises(hc.OutOfMemoryError) as failed:
-            hc.init(process_sets=[[1, 2]])
-        return str(failed.value)
-
-    told, *texts = run_ranks(body, 3)
-    assert told == "told"
-    for text in texts:
-        assert "the ranks of process set 1 (ranks 1, 2) could not meet: rank 1" in text and "ulimit -f" in text
+@on_ranks(3, init=False)
+def test_a_set_that_fails_to_start_raises_on_its_members_and_on_others():
+    if os.environ["HOROCACHE_RANK"] == "1":  # rank 1 creates the set's memory, rank 0 the world's
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    if os.environ["HOROCACHE_RANK"] == "0":
+        hc.init(process_sets=[[1, 2]])
+        with pytest.raises(hc.HorovodInternalError, match=r"rank(s)? (1|2)"):
+            hc.barrier()
+        return
+    with pytest.raises(hc.OutOfMemoryError) as failed:
+        hc.init(process_sets=[[1, 2]])
+    text = str(failed.value)
+    assert "the ranks of process set 1 (ranks 1, 2) could not meet: rank 1" in text and "ulimit -f" in text
 
 
 @on_ranks(4, init=False)
-def test_crossed_sets_on_processes_with_threads_that_wait():
-    import threading
-
+def test_threads_use_overlapping_sets_in_different_orders():
     sets = [hc.ProcessSet([0, 1, 2]), hc.ProcessSet([1, 2, 3]), hc.ProcessSet([0, 3])]
     hc.init(process_sets=sets)
     wrong = []
@@ -160,10 +149,8 @@ def test_crossed_sets_on_processes_with_threads_that_wait():
 
 
 @pytest.mark.parametrize("place", ["data", "done"])
-def test_a_rank_killed_in_one_set_fails_its_sets_and_the_job_and_leaves_the_others(place):
-    def body():
-        import horocache as hc
-
+def test_a_killed_rank_fails_its_sets_and_the_world_but_no_other_set(place):
+    def use_sets_while_rank_3_dies():
         pair, hit = hc.ProcessSet([0, 1]), hc.ProcessSet([1, 2, 3])
         hc.init(process_sets=[pair, hit])
         if hit.included():
@@ -180,16 +167,12 @@ def test_a_rank_killed_in_one_set_fails_its_sets_and_the_job_and_leaves_the_othe
             hc.barrier()
         return "survived"
 
-    outcomes = run_ranks(body, 4, faults=[Fault(place, "kill", 3, 2)], check=False)
+    outcomes = run_ranks(use_sets_while_rank_3_dies, 4, faults=[Fault(place, "kill", 3, 2)], check=False)
     assert [o.value for o in outcomes] == ["survived"] * 3 + [None], [o.describe() for o in outcomes]
 
 
-def test_a_stall_in_a_set_is_reported_with_ranks_of_the_job_and_the_set(tmp_path):
-    def body(failed):
-        import time
-
-        import horocache as hc
-
+def test_a_stall_report_names_the_set_and_its_global_ranks(tmp_path):
+    def stall_in_a_set(failed):
         hc.init(process_sets=[[1, 3]])
         (_, made) = hc.process_sets()
         if hc.rank() == 1:
@@ -201,7 +184,7 @@ def test_a_stall_in_a_set_is_reported_with_ranks_of_the_job_and_the_set(tmp_path
         hc.barrier()
 
     knobs = {"stall_check_time_seconds": 0.2, "stall_shutdown_time_seconds": 0.5}
-    outcomes = run_ranks(body, 4, args=(tmp_path / "failed",), knobs=knobs, check=False)
+    outcomes = run_ranks(stall_in_a_set, 4, args=(tmp_path / "failed",), knobs=knobs, check=False)
     assert all(outcome.ok for outcome in outcomes), [o.describe() for o in outcomes]
     for rank in (1, 3):
         assert "of process set 1 was submitted by rank 1 and not by rank 3" in outcomes[rank].output
@@ -210,7 +193,7 @@ def test_a_stall_in_a_set_is_reported_with_ranks_of_the_job_and_the_set(tmp_path
 
 @pytest.mark.parametrize(("divide_by", "binding"), [("all", "native"), ("active", "native"), ("active", "cffi")])
 @on_ranks(4, init=False)
-def test_join_on_a_set_says_who_was_last_and_averages_as_asked(divide_by, binding):
+def test_join_on_a_set_returns_the_last_rank_and_divides_as_requested(divide_by, binding):
     made = hc.ProcessSet([0, 2, 3])
     hc.init(process_sets=[made])
     if made.included():
@@ -240,8 +223,6 @@ def test_join_on_a_set_says_who_was_last_and_averages_as_asked(divide_by, bindin
 
 @on_ranks(4, init=False)
 def test_an_optimizer_and_sparse_gradients_on_a_set_with_uneven_data():
-    import torch
-
     half = hvd.ProcessSet([1, 2, 3])
     hvd.init(process_sets=[half])
     model = torch.nn.Linear(2, 1, bias=False)
@@ -249,7 +230,7 @@ def test_an_optimizer_and_sparse_gradients_on_a_set_with_uneven_data():
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), process_set=half
     )
-    if not half.included():  # rank 0, which trains by itself
+    if not half.included():  # rank 0 trains alone
         model(torch.full((1, 2), 5.0)).sum().backward()
         optimizer.step()
         assert model.weight.tolist() == [[-5.0, -5.0]]

@@ -1,18 +1,17 @@
-"""Parameters have the same bits however gradients travel: with any grouping, cache and timing."""
+"""Parameters have the same bits with any grouping, cache, cycle mode and fusion threshold."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 
-import pytest
+import horocache.torch as hvd
 import torch
+from ranks import on_ranks
 
-from horocache.testing import run_ranks
 
-
-def train(hvd, num_groups, compression, steps=4):
-    """A digest of the parameters after some steps on data that differs by rank."""
+def digest_after_training(num_groups, compression, steps=4):
+    """Return a digest of the parameters after some steps on data that differs between the ranks."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 4, 3),
@@ -41,26 +40,20 @@ def train(hvd, num_groups, compression, steps=4):
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize("size", [3, 4])
-def test_groups_cache_mode_and_order_do_not_change_a_bit(size):
-    def body():
-        import horocache.torch as hvd
-
-        digests = {}
-        for capacity, mode in itertools.product((1024, 0), ("event", "tick")):
-            hvd.init(cache_capacity=capacity, cycle_mode=mode)
-            for name, groups in itertools.product(("none", "fp16"), (0, 1, 5)):
-                digest = train(hvd, groups, getattr(hvd.Compression, name))
-                digests[f"{name} groups={groups} cache={capacity} {mode}"] = digest
-            hvd.shutdown()
-        hvd.init(group_by="count", fusion_threshold=4096)
-        digests["none groups=3 by count, small fusion"] = train(hvd, 3, hvd.Compression.none)
+@on_ranks(3, 4, init=False)
+def test_groups_cache_and_fusion_do_not_change_a_bit():
+    digests = {}
+    for capacity, mode in itertools.product((1024, 0), ("event", "tick")):
+        hvd.init(cache_capacity=capacity, cycle_mode=mode)
+        for name, groups in itertools.product(("none", "fp16"), (0, 1, 5)):
+            digest = digest_after_training(groups, getattr(hvd.Compression, name))
+            digests[f"{name} groups={groups} cache={capacity} {mode}"] = digest
         hvd.shutdown()
-        return digests
-
-    answers = run_ranks(body, size)
-    assert all(answer == answers[0] for answer in answers), answers
+    hvd.init(group_by="count", fusion_threshold=4096)
+    digests["none groups=3 by count, small fusion"] = digest_after_training(3, hvd.Compression.none)
+    of_all_ranks = hvd.allgather_object(digests)
+    assert all(each == digests for each in of_all_ranks), of_all_ranks
     for name in ("none", "fp16"):
-        same = {key: digest for key, digest in answers[0].items() if key.startswith(name)}
+        same = {key: digest for key, digest in digests.items() if key.startswith(name)}
         assert len(set(same.values())) == 1, same
-    assert len(set(answers[0].values())) == 2
+    assert len(set(digests.values())) == 2

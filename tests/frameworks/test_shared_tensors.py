@@ -1,18 +1,22 @@
-"""Tensors in memory that the ranks of a host share: created, reduced in place, kept, forked, freed."""
+"""Tensors in memory that the ranks of a host share: allocation, in-place reductions, lifetime, fork and shutdown."""
 
 from __future__ import annotations
 
 import itertools
+import os
 
 import horocache.torch as hvd
 import numpy as np
 import pytest
 import torch
 from ranks import on_ranks
+from torch.utils.data import DataLoader
 
 import horocache as hc
-from horocache.testing import Fault
-from horocache.testing import run_ranks as run
+from horocache.errors import InvalidArgumentError, NotInitializedError, PeerLostError
+from horocache.testing import Fault, run_ranks
+
+from .bindings import both_bindings
 
 # Fixed here: the default limit of the one-shot algorithm, which copies, depends on the number of cores.
 LARGE = {"oneshot_max": 16384}
@@ -21,16 +25,14 @@ DTYPES = ["uint8", "int32", "int64", "float16", "float32", "float64"]
 
 def copied(call):
     """The number of bytes that the data plane copies during a call."""
-    import horocache as hc
-
     before = hc.metrics()["bytes_copied"]
     call()
     return hc.metrics()["bytes_copied"] - before
 
 
-@pytest.mark.parametrize("binding", ["native", "cffi"])
+@both_bindings
 @on_ranks(2, 4, init=False)
-def test_arrays_have_the_bits_of_private_ones_and_are_not_copied(binding):
+def test_shared_arrays_are_reduced_like_private_ones_without_copies(binding):
     hc.init(binding=binding, **LARGE)
     for dtype in DTYPES:
         for shape in (40_000, (3, 20_001), ()):
@@ -47,7 +49,7 @@ def test_arrays_have_the_bits_of_private_ones_and_are_not_copied(binding):
 
 
 @on_ranks(2, 3, 8, init=False)
-def test_parts_of_one_tensor_are_one_run_whatever_their_order_and_shape():
+def test_parts_of_one_tensor_are_reduced_without_copies_in_any_order():
     hvd.init(**LARGE)
     flat = hvd.empty(60_000)
     flat.copy_(torch.arange(60_000) + hvd.rank())
@@ -58,20 +60,16 @@ def test_parts_of_one_tensor_are_one_run_whatever_their_order_and_shape():
     n = hvd.size()
     want = torch.arange(60_000, dtype=torch.float32) * n + n * (n - 1) / 2
     assert torch.equal(flat, want)
-    # Each part by itself, fused by the planner.
+    # The fusion planner fuses operations on single parts.
     flat.copy_(torch.arange(60_000) + hvd.rank())
 
-    def one_by_one():
-        handles = [hvd.allreduce_async_(part, name=f"p{i}", op=hvd.Sum) for i, part in enumerate(parts)]
-        for handle in handles:
-            hvd.synchronize(handle)
-
-    one_by_one()
+    for handle in [hvd.allreduce_async_(part, name=f"p{i}", op=hvd.Sum) for i, part in enumerate(parts)]:
+        hvd.synchronize(handle)
     assert torch.equal(flat, want)
 
 
 @on_ranks(3)
-def test_a_rank_with_a_private_tensor_makes_all_go_through_buffers():
+def test_one_private_tensor_makes_all_ranks_use_buffers():
     for odd in range(3):
         tensor = torch.empty(50_000) if hvd.rank() == odd else hvd.empty(50_000)
         tensor.fill_(hvd.rank() + 1)
@@ -80,7 +78,7 @@ def test_a_rank_with_a_private_tensor_makes_all_go_through_buffers():
 
 
 @on_ranks(3, init=False)
-def test_process_sets_that_cross_share_the_same_memory():
+def test_overlapping_process_sets_share_the_same_memory():
     sets = [hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 2])]
     hvd.init(process_sets=sets)
     later = hvd.add_process_set([0, 2])
@@ -93,9 +91,7 @@ def test_process_sets_that_cross_share_the_same_memory():
 
 
 @on_ranks(2, init=False)
-def test_shapes_types_and_what_cannot_be():
-    from horocache.errors import InvalidArgumentError, NotInitializedError
-
+def test_empty_accepts_shapes_and_dtypes_and_rejects_invalid_ones():
     with pytest.raises(NotInitializedError):
         hvd.empty(3)
     hvd.init()
@@ -112,7 +108,7 @@ def test_shapes_types_and_what_cannot_be():
 
 
 @on_ranks(2, init=False)
-def test_memory_is_given_back_when_the_last_tensor_on_it_is_gone():
+def test_memory_is_freed_with_the_last_tensor_on_it():
     hvd.init(region_bytes=64 << 20)
     for _ in range(50):  # 50 times 40 MB, in a region of 64 MiB
         tensor = hvd.empty(10_000_000)
@@ -124,36 +120,27 @@ def test_memory_is_given_back_when_the_last_tensor_on_it_is_gone():
 
 
 @on_ranks(2)
-def test_a_tensor_that_is_freed_in_flight_is_an_error_with_its_name():
-    from horocache.errors import InvalidArgumentError
-
+def test_freeing_a_tensor_in_flight_raises_an_error_with_its_name():
     tensor = hvd.empty(50_000).fill_(1)
     other = hvd.empty(50_000).fill_(1)
     hvd.barrier()
     if hvd.rank() == 0:
         handle = hvd.allreduce_async_(tensor, name="gone", op=hvd.Sum)
-        tensor.set_(torch.zeros(3))  # its storage has no other user
+        tensor.set_(torch.zeros(3))  # frees the storage, which has no other user
         hvd.allreduce_(other, name="other", op=hvd.Sum)
-        with pytest.raises(
-            InvalidArgumentError,
-            match=r"'allreduce\.gone' was freed, or given other memory",
-        ):
+        with pytest.raises(InvalidArgumentError, match=r"'allreduce\.gone' was freed, or given other memory"):
             hvd.synchronize(handle)
     else:
         hvd.allreduce_(other, name="other", op=hvd.Sum)
         hvd.allreduce_(tensor, name="gone", op=hvd.Sum)
     assert other[0].item() == 2.0
-    # The memory was not reused during the operation, and is free now.
+    # The memory was not reused during the operation. Now it is free.
     assert hvd.is_shared(hvd.empty(50_000))
     hvd.allreduce_(other, name="other", op=hvd.Sum)
 
 
-def test_a_rank_that_is_killed_while_others_read_its_memory_leaves_no_torn_result():
-    def body():
-        import horocache.torch as hvd
-
-        from horocache.errors import PeerLostError
-
+def test_no_result_is_torn_if_a_rank_dies_while_others_read_its_memory():
+    def reduce_while_rank_1_dies():
         hvd.init()
         tensor = hvd.empty(4_000_000)
         results = 0
@@ -168,19 +155,15 @@ def test_a_rank_that_is_killed_while_others_read_its_memory_leaves_no_torn_resul
         return "no error", results
 
     faults = [Fault(rank=1, at="data", step=40, do="kill")]
-    outcomes = run(body, 3, faults=faults, check=False)
+    outcomes = run_ranks(reduce_while_rank_1_dies, 3, faults=faults, check=False)
     for outcome in (outcomes[0], outcomes[2]):
-        said, results = outcome.value
-        assert "rank 1" in said and "killed" in said
+        error, results = outcome.value
+        assert "rank 1" in error and "killed" in error
         assert results < 1000
 
 
 @on_ranks(2)
-def test_a_child_of_fork_writes_its_own_copy_of_its_parents_tensors_and_frees_nothing():
-    import os
-
-    from torch.utils.data import DataLoader
-
+def test_a_forked_child_writes_copies_of_shared_tensors_and_frees_none():
     tensor = hvd.empty(5000).fill_(7)
     array = hc.empty(3000, np.float64)
     me = array[:] = hvd.rank()
@@ -223,7 +206,7 @@ def test_a_child_of_fork_writes_its_own_copy_of_its_parents_tensors_and_frees_no
 
 
 @on_ranks(2)
-def test_tensors_stay_readable_after_shutdown_and_a_new_job_has_its_own():
+def test_tensors_stay_readable_after_shutdown_and_restart():
     old = hvd.empty(20_000).fill_(hvd.rank())
     hvd.allreduce_(old, name="t", op=hvd.Sum)
     hvd.shutdown()
@@ -237,7 +220,7 @@ def test_tensors_stay_readable_after_shutdown_and_a_new_job_has_its_own():
 
 
 @on_ranks(2, init=False)
-def test_steady_state_copies_nothing_and_allocates_nothing():
+def test_the_steady_state_copies_and_allocates_nothing():
     hvd.init(spin_us=50_000, **LARGE)
     tensors = [hvd.empty(n).zero_() for n in (5000, 100_000)]
     names = ["small", "large"]
@@ -249,15 +232,15 @@ def test_steady_state_copies_nothing_and_allocates_nothing():
     for _ in range(20):
         step()
     first, second = hc.metrics(), hc.metrics()
-    asking = second["allocations"] - first["allocations"]
-    assert asking > 0  # allocations are counted
+    per_metrics_call = second["allocations"] - first["allocations"]
+    assert per_metrics_call > 0  # allocations are counted
     counted = []
     for _ in range(10):
         before = hc.metrics()
         for _ in range(20):
             step()
         after = hc.metrics()
-        counted.append(after["allocations"] - before["allocations"] - asking)
+        counted.append(after["allocations"] - before["allocations"] - per_metrics_call)
         assert after["bytes_copied"] == before["bytes_copied"]
     # If the machine suspends a rank for long, the other ranks examine the delay and allocate memory for that.
     assert min(counted) == 0, counted
@@ -265,7 +248,7 @@ def test_steady_state_copies_nothing_and_allocates_nothing():
 
 @pytest.mark.parametrize("waiter_drives", [True, False])
 @on_ranks(2, init=False)
-def test_a_waiting_thread_drives_unless_it_is_told_not_to(waiter_drives):
+def test_a_waiting_thread_drives_the_rank_unless_waiter_drives_is_off(waiter_drives):
     hvd.init(waiter_drives=waiter_drives, spin_us=100_000)
     tensor = torch.ones(4)
     for _ in range(5):
@@ -276,7 +259,7 @@ def test_a_waiting_thread_drives_unless_it_is_told_not_to(waiter_drives):
         for _ in range(50):
             hvd.allreduce_(tensor, name="t", op=hvd.Average)
         after = hc.metrics()
-        driven.append(after["role_taken"] - before["role_taken"])
+        driven.append(after["lock_taken"] - before["lock_taken"])
         slept.append(sum(after[n] - before[n] for n in ("sleeps", "wakeups", "wakes")))
     # If the machine suspends a rank for long, the other rank sleeps, or its progress thread does the work.
     assert min(slept) == 0 or not waiter_drives, slept

@@ -1,20 +1,22 @@
-"""horocache.jax inside of JAX's transformations: compiled, differentiated, batched, checkpointed."""
+"""horocache.jax in JAX's transformations: compiled, differentiated, batched, checkpointed, on several devices."""
 
+import os
 import threading
 import time
 
 import horocache.jax as hvd
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ranks import on_ranks
 
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
-pytest.importorskip("jax", reason="JAX is not installed")
 
-
-def _gradients(hvd, jax, x):
-    """For every operation, the gradient of its result's sum of squares; ``x`` has 4 elements on each rank."""
+def _gradients(x):
+    """For each operation, the gradient of the sum of squares of its result; ``x`` has 4 elements on each rank."""
     root = 1
 
     def of(operation):
@@ -23,7 +25,7 @@ def _gradients(hvd, jax, x):
     return {
         "sum": of(lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5))(x),
         "average": of(lambda x: hvd.allreduce(x, name="mean"))(x),
-        "group": of(lambda x: hvd.grouped_allreduce([x, jax.numpy.arange(2)], op=hvd.Sum)[0])(x),
+        "group": of(lambda x: hvd.grouped_allreduce([x, jnp.arange(2)], op=hvd.Sum)[0])(x),
         "broadcast": of(lambda x: hvd.broadcast(x, root))(x),
         "allgather": of(hvd.allgather)(x),
         "scalar": of(hvd.allgather)(x[0]),
@@ -33,9 +35,9 @@ def _gradients(hvd, jax, x):
 
 
 def _expected_gradients(x, me):
-    """The same gradients, computed from the values of all ranks, with the scaling of the other bindings."""
+    """The same gradients, computed from the values of all ranks, with the scaling of the other frameworks."""
     total = x.sum(axis=0)
-    columns = x[:, :3].T  # what each rank gets by alltoall
+    columns = x[:, :3].T  # row r is the result of alltoall on rank r
     return {
         "sum": 2 * 0.5 * 0.5 * total * 3,
         "average": 2 * total / 3,
@@ -49,13 +51,10 @@ def _expected_gradients(x, me):
 
 
 @on_ranks(3, timeout=120)
-def test_gradients_are_those_of_the_other_bindings():
-    import jax
-    import jax.numpy as jnp
-
+def test_gradients_are_scaled_as_in_the_other_frameworks():
     me = hvd.rank()
     x = np.float32([[1, 2, 3, 4], [2, 0, 1, 5], [3, 3, 7, 2]])
-    found = jax.jit(lambda x: _gradients(hvd, jax, x))(jnp.asarray(x[me]))
+    found = jax.jit(_gradients)(jnp.asarray(x[me]))
     for name, expected in _expected_gradients(x, me).items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, err_msg=name)
 
@@ -77,10 +76,7 @@ def test_gradients_are_those_of_the_other_bindings():
 
 
 @on_ranks(3, timeout=120)
-def test_batches_loops_branches_and_checkpoints():
-    import jax
-    import jax.numpy as jnp
-
+def test_operations_in_batches_loops_branches_and_checkpoints():
     me = hvd.rank()
     x = jnp.arange(12.0).reshape(3, 4) + me
     sums = np.arange(12.0).reshape(3, 4) * 3 + 3
@@ -129,18 +125,14 @@ def test_batches_loops_branches_and_checkpoints():
 
 
 @on_ranks(3, timeout=120)
-def test_transformations_of_what_is_not_compiled():
-    import jax
-    import jax.numpy as jnp
-
+def test_grad_and_vmap_outside_of_jit():
     me = hvd.rank()
     x = jnp.asarray(np.float32([[1, 2, 3], [2, 0, 1], [3, 3, 7]])[me])
 
     def squares(x):
         return (hvd.reducescatter(hvd.allreduce(x, op=hvd.Sum), op=hvd.Sum) ** 2).sum()
 
-    # Each rank squares 3 times its element of the total. The gradient of each of the two sums is a sum over 3
-    # ranks.
+    # Each rank squares 3 times its element of the total. The gradient of each of the two sums is a sum over 3 ranks.
     assert jax.grad(squares)(x).tolist() == [2 * 3 * 3 * 3 * total for total in (6, 5, 11)]
     assert jax.vmap(lambda x: hvd.allreduce(x, op=hvd.Sum))(x).tolist() == [6, 5, 11]
     with pytest.raises(UnsupportedError, match="gradient for Average and Sum only"):
@@ -150,10 +142,7 @@ def test_transformations_of_what_is_not_compiled():
 
 
 @on_ranks(3, timeout=120)
-def test_sizes_that_a_compiled_function_foresees():
-    import jax
-    import jax.numpy as jnp
-
+def test_compiled_functions_require_the_sizes_known_at_tracing():
     me = hvd.rank()
     x = jnp.arange(4.0) + 10 * me
     assert jax.jit(hvd.allgather)(x).tolist() == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
@@ -165,7 +154,7 @@ def test_sizes_that_a_compiled_function_foresees():
     for function in (jax.jit(hvd.allgather), jax.grad(lambda x: hvd.allgather(x).sum())):
         with pytest.raises(Exception, match=r"sizes that are known when it is traced.*There came \[1, 2, 3\]"):
             jax.block_until_ready(function(jnp.ones(me + 1)))
-    assert hvd.allgather(jnp.ones(me + 1)).shape == (6,), "elsewhere they may differ"
+    assert hvd.allgather(jnp.ones(me + 1)).shape == (6,), "sizes may differ outside of jit"
     with pytest.raises(InvalidArgumentError, match="evenly among 3 ranks"):
         jax.jit(hvd.alltoall)(x)
     with pytest.raises(UnsupportedError, match="alltoall with splits"):
@@ -184,7 +173,7 @@ def test_sizes_that_a_compiled_function_foresees():
     if me == 0:
         hvd.send(jnp.ones(2, jnp.bfloat16), 1)
     assert received is None or received.tolist() == [1, 1]
-    # Operations on constants run at every call, not while tracing: a rank that traces again would run them again.
+    # Operations on constants run at every call and not during tracing: another trace would run them again.
     before = hvd.metrics()["operations"]
     constant = jax.jit(lambda: (hvd.barrier(), hvd.allreduce(np.float32(me), op=hvd.Sum))[1])
     assert [float(constant()) for _ in range(3)] == [3, 3, 3]
@@ -192,13 +181,10 @@ def test_sizes_that_a_compiled_function_foresees():
 
 
 @on_ranks(3, timeout=120)
-def test_compiled_operations_never_meet_those_that_are_called_meanwhile():
-    import jax
-    import jax.numpy as jnp
-
+def test_compiled_operations_are_never_matched_with_eager_ones():
     me, n = hvd.rank(), hvd.size()
 
-    def seen():
+    def submitted():
         return sum(hvd.metrics()[each] for each in ("cache_hits", "cache_misses", "cache_changed"))
 
     operations = [
@@ -214,20 +200,20 @@ def test_compiled_operations_never_meet_those_that_are_called_meanwhile():
         compiled = jax.jit(operation)
         assert float(compiled(one)) == factor
         results = {}
-        # JAX runs a compiled function when its input is ready: on one rank before the program's next call, on
-        # another after it.
-        running = threading.Thread(target=lambda c=compiled, r=results: r.update(inside=float(c(one))))
+        # JAX runs a compiled function when its input is ready: on one rank before the next call of the program, on
+        # another rank after it.
+        running = threading.Thread(target=lambda c=compiled, r=results: r.update(compiled=float(c(one))))
         early = number % n == me
         if early:
-            before = seen()
+            before = submitted()
             running.start()
-            while seen() == before:
+            while submitted() == before:
                 time.sleep(0.001)
-        results["outside"] = float(operation(hundred))
+        results["eager"] = float(operation(hundred))
         if not early:
             running.start()
         running.join()
-        assert results == {"inside": factor, "outside": 100 * factor}, number
+        assert results == {"compiled": factor, "eager": 100 * factor}, number
     # A rank that traces a function again submits the same operations.
     if me == 1:
         jax.clear_caches()
@@ -235,20 +221,13 @@ def test_compiled_operations_never_meet_those_that_are_called_meanwhile():
 
 
 @on_ranks(3, timeout=120, init=False)
-def test_operations_belong_to_the_rank_and_not_to_each_of_its_devices():
-    import os
-
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-    import horocache.jax as hvd
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
+def test_operations_run_once_per_rank_not_once_per_device():
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"  # JAX reads this at the first use of a device
     hvd.init()
     me = hvd.rank()
     assert jax.local_device_count() == 2
     mesh = Mesh(np.array(jax.devices()), ("d",))
-    of_grid = Mesh(np.array(jax.devices()).reshape(1, 2), ("a", "b"))
+    grid = Mesh(np.array(jax.devices()).reshape(1, 2), ("a", "b"))
     split, whole = PartitionSpec("d"), PartitionSpec()
     x = jnp.arange(4.0) + me
 
@@ -261,7 +240,7 @@ def test_operations_belong_to_the_rank_and_not_to_each_of_its_devices():
         jax.pmap(lambda x: hvd.allreduce(x, name="x")),
         jax.shard_map(total, mesh=mesh, in_specs=split, out_specs=split),
         jax.jit(jax.shard_map(jax.grad(lambda x: total(x).sum()), mesh=mesh, in_specs=split, out_specs=split)),
-        jax.shard_map(total, mesh=of_grid, in_specs=PartitionSpec("a"), out_specs=PartitionSpec("a"), axis_names={"a"}),
+        jax.shard_map(total, mesh=grid, in_specs=PartitionSpec("a"), out_specs=PartitionSpec("a"), axis_names={"a"}),
     ]
     for function in refused:
         with pytest.raises(UnsupportedError, match=r"inside of shard_map or pmap.*call it outside"):
@@ -280,10 +259,7 @@ def test_operations_belong_to_the_rank_and_not_to_each_of_its_devices():
 
 
 @on_ranks(2, timeout=120)
-def test_states_with_keys_numbers_and_functions():
-    import jax
-    import jax.numpy as jnp
-
+def test_broadcast_parameters_accepts_keys_numbers_and_functions():
     me = hvd.rank()
     state = {
         "array": jnp.full(2, me, jnp.bfloat16),

@@ -1,19 +1,23 @@
-"""NumPy jobs beyond single collectives: objects, names, join, restart, threads, and how a call reaches the core."""
+"""NumPy jobs beyond single collectives: objects, names, join, restart, threads, and how calls reach the core."""
 
 from __future__ import annotations
+
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from ranks import on_ranks
 
 import horocache as hc
-from horocache.testing import run_ranks as run
+from horocache.core import context
+from horocache.testing import run_ranks
 
-all_sizes = pytest.mark.parametrize("size", [1, 2, 3, 4])
+from ..bindings import both_bindings
 
 
 @on_ranks(1, 2, 3, 4)
-def test_objects_of_any_kind_travel_between_ranks():
+def test_objects_of_any_type_are_broadcast_and_gathered():
     me = hc.rank()
     for root in range(hc.size()):
         assert hc.broadcast_object({"rank": me, "list": [None, "ü"] * me}, root) == {
@@ -32,7 +36,7 @@ def test_objects_of_any_kind_travel_between_ranks():
 
 
 @on_ranks(2)
-def test_names_may_hold_any_character_and_any_byte():
+def test_names_may_contain_any_character_and_byte():
     for name in ["quo\"te's", "new\nline", "tab\t", "ünïcode", b"\xff\xfe bytes", "\udcff escaped", "x" * 4000, ""]:
         np.testing.assert_array_equal(hc.allreduce(np.ones(2), op=hc.Sum, name=name), np.full(2, hc.size()))
         np.testing.assert_array_equal(hc.allreduce(np.ones(2), op=hc.Sum, name=name), np.full(2, hc.size()))
@@ -40,20 +44,14 @@ def test_names_may_hold_any_character_and_any_byte():
         hc.allreduce(np.ones(1), name="\ud800")
 
 
-def test_joined_ranks_take_part_without_data_until_all_have_joined():
-    def body():
-        import horocache as hc
-
-        hc.init()
-        sums = []
-        for step in range(hc.rank() + 1):
-            sums.append(float(hc.allreduce(np.float64(1), op=hc.Sum, name=f"step{step}")))
-        last = hc.join()
-        return sums, last
-
-    answers = run(body, 3)
-    assert [sums for sums, _ in answers] == [[3.0], [3.0, 2.0], [3.0, 2.0, 1.0]]
-    assert len({last for _, last in answers}) == 1
+@on_ranks(3)
+def test_joined_ranks_contribute_zeros_until_all_have_joined():
+    sums = []
+    for step in range(hc.rank() + 1):
+        sums.append(float(hc.allreduce(np.float64(1), op=hc.Sum, name=f"step{step}")))
+    assert sums == [3.0, 2.0, 1.0][: hc.rank() + 1]
+    last = hc.join()
+    assert hc.allgather_object(last) == [last] * 3
 
 
 @on_ranks(3, init=False)
@@ -71,7 +69,7 @@ def test_the_runtime_can_be_started_again_after_it_ended():
 
 
 @on_ranks(24)
-def test_twenty_four_processes_meet_and_sum():
+def test_twenty_four_processes_connect_and_sum():
     assert (float(hc.allreduce(float(hc.rank()), op=hc.Sum)), hc.allgather(hc.rank()).tolist()) == (
         276.0,
         list(range(24)),
@@ -79,15 +77,13 @@ def test_twenty_four_processes_meet_and_sum():
 
 
 @on_ranks(3, init=False)
-def test_what_a_job_held_is_given_back_at_shutdown():
-    from pathlib import Path
-
-    def held():
-        """This process's resident bytes: shared memory, and private memory."""
+def test_shutdown_frees_the_memory_of_the_job():
+    def resident_bytes():
+        """The resident shared memory and the resident private memory of this process."""
         lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
         return [int(lines[name].split()[0]) * 1024 for name in ("RssShmem", "RssAnon")]
 
-    found = [held()]
+    found = [resident_bytes()]
     for _ in range(4):
         hc.init(shm_bytes=64 << 20, process_sets=[[0, 1]])
         for count in (3, 20_000_000):
@@ -96,9 +92,9 @@ def test_what_a_job_held_is_given_back_at_shutdown():
             hc.allreduce(np.ones(count, np.uint8), op=hc.Sum, name="x")
         for handle in [hc.allreduce_async(np.ones(1), name=f"t{i}") for i in range(2000)]:
             hc.synchronize(handle)
-        during = held()
+        during = resident_bytes()
         hc.shutdown()
-        found += [during, held()]
+        found += [during, resident_bytes()]
     before, *rest = found
     during, after = rest[::2], rest[1::2]
     assert all(shared > before[0] for shared, _ in during), found
@@ -106,35 +102,26 @@ def test_what_a_job_held_is_given_back_at_shutdown():
     assert after[3][1] - after[0][1] < 20 << 20, found
 
 
-def test_what_is_pending_when_a_rank_shuts_down_fails_there_and_on_the_others():
-    def body():
-        import horocache as hc
-
-        hc.init()
-        hc.barrier()
-        if hc.rank() == 2:
-            return []
-        errors, error = [], hc.ShutDownError
-        handles = [hc.allreduce_async(np.ones(3), name=f"pending.{i}") for i in range(2)]
-        if hc.rank() == 1:
-            hc.shutdown()
-            error = hc.NotInitializedError
+@on_ranks(3)
+def test_pending_operations_fail_on_all_ranks_when_one_shuts_down():
+    hc.barrier()
+    if hc.rank() == 2:
+        return
+    handles = [hc.allreduce_async(np.ones(3), name=f"pending.{i}") for i in range(2)]
+    if hc.rank() == 1:
+        hc.shutdown()
         for handle in handles:
-            with pytest.raises(error) as failed:
+            with pytest.raises(hc.NotInitializedError, match=r"call init\(\) first"):
                 hc.synchronize(handle)
-            errors.append(str(failed.value))
-        return errors
-
-    zero, one, _ = run(body, 3)
-    assert all("call init() first" in text for text in one), one
-    for number, text in enumerate(zero):
-        assert f"'allreduce.pending.{number}'" in text and "shut down" in text and "rank" in text, zero
+        return
+    for number, handle in enumerate(handles):
+        with pytest.raises(hc.ShutDownError, match="shut down") as failed:
+            hc.synchronize(handle)
+        assert f"'allreduce.pending.{number}'" in str(failed.value) and "rank" in str(failed.value)
 
 
-def test_operations_that_nobody_waits_for_keep_no_process_from_ending():
-    def body():
-        import horocache as hc
-
+def test_processes_end_while_operations_are_pending():
+    def leave_with_pending_operations():
         hc.init()
         for step in range(20):
             hc.allreduce_async(np.ones(100_000), name=f"t{step}")
@@ -142,14 +129,12 @@ def test_operations_that_nobody_waits_for_keep_no_process_from_ending():
             hc.allreduce_async(np.ones(3), name="of rank 0 alone")
         return "ended"
 
-    outcomes = run(body, 3, check=False)
+    outcomes = run_ranks(leave_with_pending_operations, 3, check=False)
     assert [(o.value, o.exit_code) for o in outcomes] == [("ended", 0)] * 3, [o.describe() for o in outcomes]
 
 
 @on_ranks(2)
-def test_of_two_threads_that_wait_for_one_handle_one_gets_the_result():
-    import threading
-
+def test_one_of_two_threads_that_wait_for_a_handle_gets_the_result():
     handle = hc.allreduce_async(np.ones(3), op=hc.Sum, name="shared")
     answers, refused = [], []
 
@@ -168,12 +153,12 @@ def test_of_two_threads_that_wait_for_one_handle_one_gets_the_result():
     np.testing.assert_array_equal(hc.allreduce(np.ones(3), op=hc.Sum, name="next"), np.full(3, hc.size()))
 
 
-@pytest.mark.parametrize("binding", ["native", "cffi"])
+@both_bindings
 @on_ranks(2, init=False)
-def test_an_operation_without_lists_of_rows_may_follow_one_with_them(binding):
+def test_operations_without_counts_may_follow_operations_with_counts(binding):
     hc.init(binding=binding)
     n, rank = hc.size(), hc.rank()
-    for turn in range(3):  # the core uses the records of operations again
+    for turn in range(3):  # the core reuses the records of operations
         assert hc.allgatherv(np.full(2, rank), recvcounts=[2] * n, displs=[2 * r for r in range(n)]).size == 2 * n
         x = np.ones(5)
         assert hc.allreduce_(x, op=hc.Sum, name="in place")[0] == n
@@ -186,36 +171,33 @@ def test_an_operation_without_lists_of_rows_may_follow_one_with_them(binding):
 
 
 @on_ranks(2, init=False)
-def test_blocking_calls_alone_say_that_a_wait_follows():
-    from horocache.core import context
-
+def test_only_blocking_calls_announce_that_a_wait_follows():
     class Spy:
         def __getattr__(self, name):
             method = getattr(runtime, name)
             if name == "submit":
-                return lambda request: (said.append(request.wait_follows), method(request))[1]
-            place = {"allreduce_in_place": 5, "allreduce_group_in_place": 7}.get(name)
-            if place is None:
+                return lambda request: (announced.append(request.wait_follows), method(request))[1]
+            index = {"allreduce_in_place": 5, "allreduce_group_in_place": 7}.get(name)
+            if index is None:
                 return method
-            return lambda *arguments: (said.append(arguments[place]), method(*arguments))[1]
+            return lambda *arguments: (announced.append(arguments[index]), method(*arguments))[1]
 
     hc.init()
-    runtime, said = context.current().runtime, []
+    runtime, announced = context.current().runtime, []
     context.current().runtime = Spy()
     x, wrong = np.ones(4), []
-    rooted = ("broadcast", "reduce", "gather", "scatter")
+    with_root = ("broadcast", "reduce", "gather", "scatter")
     for name in hc.__all__:
-        kind = name.rstrip("_").removesuffix("_async").removeprefix("grouped_")
-        kind = kind.removesuffix("v")
-        if kind not in (*rooted, "allreduce", "allgather", "reducescatter", "alltoall"):
+        kind = name.rstrip("_").removesuffix("_async").removeprefix("grouped_").removesuffix("v")
+        if kind not in (*with_root, "allreduce", "allgather", "reducescatter", "alltoall"):
             continue
-        said.clear()
-        more = {"root_rank": 0} if kind in rooted else {}
-        more |= {"recvcounts": [2, 2]} if name.startswith("reducescatterv") else {}
-        more |= {"sendcounts": [2, 2]} if name.startswith("alltoallv") else {}
-        answer = getattr(hc, name)([x] if name.startswith("grouped_") else x, **more)
+        announced.clear()
+        options = {"root_rank": 0} if kind in with_root else {}
+        options |= {"recvcounts": [2, 2]} if name.startswith("reducescatterv") else {}
+        options |= {"sendcounts": [2, 2]} if name.startswith("alltoallv") else {}
+        answer = getattr(hc, name)([x] if name.startswith("grouped_") else x, **options)
         if "_async" in name:
             hc.synchronize(answer)
-        if said != ["_async" not in name]:
-            wrong.append((name, said[:]))
+        if announced != ["_async" not in name]:
+            wrong.append((name, announced[:]))
     assert wrong == []

@@ -1,16 +1,25 @@
-"""Ranks that are forked from a server with TensorFlow imported; otherwise the import takes each rank seconds."""
+"""Ranks that are forked from a server with TensorFlow imported, because the import takes seconds."""
 
 import functools
 import importlib.util
+import inspect
+import os
 import sys
 from tempfile import TemporaryDirectory
 
+import cloudpickle
 import pytest
 from ranks import on_ranks
 
 from horocache.testing import run_ranks
 
-pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+# Ranks cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+BACKENDS = [
+    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"))
+    for name in ("tensorflow", "torch", "jax")
+]
 
 
 def run(function, size, *, environment=None, **options):
@@ -25,28 +34,57 @@ def run(function, size, *, environment=None, **options):
 
 on_tensorflow_ranks = functools.partial(on_ranks, run=run)
 
-BACKENDS = [
-    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"))
-    for name in ("tensorflow", "torch", "jax")
-]
 
-
-def run_keras(body, size, backend, *args, check=True):
-    """Call :func:`run` with Keras on ``backend``, one of ``BACKENDS``; ``body`` is a local function."""
-
-    def with_backend(*args):
-        # The server has imported TensorFlow, which has imported Keras. Another backend needs a fresh import.
-        others = [name for name in sys.modules if name.partition(".")[0] == "keras" and backend != "tensorflow"]
-        for name in others:
+def use_keras_backend(backend):
+    """Make ``import keras`` and ``import horocache.keras`` use a backend, one of ``BACKENDS``."""
+    os.environ["KERAS_BACKEND"] = backend
+    # The server has imported TensorFlow, which has imported Keras. Another backend needs a fresh import.
+    if backend != "tensorflow":
+        for name in [name for name in sys.modules if name.partition(".")[0] == "keras"]:
             del sys.modules[name]
-        if backend == "jax":
-            import jax
+    if backend == "jax":
+        import jax
 
-            # XLA's optimizations take most of the time, and each compiled function runs only a few times.
-            jax.config.update("jax_disable_most_optimizations", True)
-        import keras
+        # XLA's optimizations take most of the time, and each compiled function runs only a few times.
+        jax.config.update("jax_disable_most_optimizations", True)
+    import keras
 
-        assert keras.config.backend() == backend
-        return body(*args)
+    assert keras.config.backend() == backend
 
-    return run(with_backend, size, args=args, environment={"KERAS_BACKEND": backend}, timeout=120, check=check)
+
+def run_keras(function, size, backend, *args, **options):
+    """Call :func:`run` with Keras on ``backend``, one of ``BACKENDS``."""
+
+    def with_backend():
+        use_keras_backend(backend)
+        return function(*args)
+
+    with_backend.__module__ = function.__module__  # run_ranks() sends the functions of this module by value
+    return run(with_backend, size, timeout=120, **options)
+
+
+def on_keras_ranks(*sizes, backends=BACKENDS, **options):
+    """Like ``on_tensorflow_ranks``, with Keras on each of the backends, for a test that imports Keras itself.
+
+    The test may have the parameter ``backend``.
+    """
+
+    def decorate(body):
+        parameters = dict(inspect.signature(body).parameters)
+        takes_backend = parameters.pop("backend", None) is not None
+
+        @functools.wraps(body)
+        def test(backend, **case):
+            use_keras_backend(backend)
+            body(**case, **({"backend": backend} if takes_backend else {}))
+
+        backend = inspect.Parameter("backend", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = inspect.Signature([backend, *parameters.values()])
+        on_each = pytest.mark.parametrize("backend", backends)
+        return on_each(on_tensorflow_ranks(*sizes, timeout=120, **options)(test))
+
+    return decorate
+
+
+def is_distributed(optimizer):
+    return "DistributedMixin" in [base.__name__ for base in type(optimizer).__mro__]

@@ -2,18 +2,21 @@
 
 import os
 import signal
+import threading
 import time
 
 import horocache.tensorflow as hvd
+import horocache.torch as hvd_torch
+import keras
 import pytest
+import tensorflow as tf
+import torch
 
 from .tensorflow_ranks import on_tensorflow_ranks, run
 
 
 @on_tensorflow_ranks(2)
-def test_mismatches_are_errors_on_all_ranks_and_the_job_goes_on():
-    import tensorflow as tf
-
+def test_mismatches_raise_on_all_ranks_and_the_job_goes_on():
     me = hvd.rank()
     in_function = tf.function(lambda x: hvd.allreduce(x, name="shapes"))
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0 submitted shape \[1\]"):
@@ -22,7 +25,7 @@ def test_mismatches_are_errors_on_all_ranks_and_the_job_goes_on():
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(first) + tf.reduce_sum(last)
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0 submitted shape \[1\]"):
-        hvd.DistributedGradientTape(tape).gradient(loss, [first, last])  # waits for both gradients
+        hvd.DistributedGradientTape(tape).gradient(loss, [first, last])  # this call waits for both gradients
     with pytest.raises(tf.errors.FailedPreconditionError, match="float32"):
         hvd.allreduce(tf.ones([1], [tf.float32, tf.float64][me]), name="types")
     with pytest.raises(hvd.HorocacheError, match="op parameter supersedes average"):
@@ -36,7 +39,7 @@ def test_mismatches_are_errors_on_all_ranks_and_the_job_goes_on():
     with pytest.raises(tf.errors.UnimplementedError, match=r"variable 'vocabulary:0': .*string.*broadcast_object"):
         hvd.broadcast_variables(words, root_rank=0)
     hvd.allreduce(tf.ones([1]), name="nothing")
-    assert hvd.metrics()["cache_misses"] == before + 1, "a variable before the wrong one was under way"
+    assert hvd.metrics()["cache_misses"] == before + 1, "a valid variable was submitted before the error"
     with pytest.raises(tf.errors.InvalidArgumentError, match="add up to 4 rows, but the tensor has 2"):
         hvd.alltoall(tf.ones([2]), splits=[2, 2])
     with pytest.raises(hvd.HorocacheError, match="cannot be compiled by XLA"):
@@ -44,80 +47,67 @@ def test_mismatches_are_errors_on_all_ranks_and_the_job_goes_on():
     assert hvd.allreduce(tf.ones([1]), op=hvd.Sum, name="after").numpy()[0] == 2.0
 
 
-def test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once():
-    def body():
-        import threading
+# The limits are hours: an operation ends early only if it can certainly never complete.
+@on_tensorflow_ranks(2, knobs={"stall_check_time_seconds": 3600, "stall_shutdown_time_seconds": 7200})
+def test_ranks_that_wait_for_each_other_in_functions_raise_at_once():
+    me = hvd.rank()
+    never = pytest.raises(tf.errors.DeadlineExceededError, match="It can never complete")
+    hvd.broadcast_variables([tf.Variable(1.0)], root_rank=0)
 
-        import horocache.tensorflow as hvd
-        import keras
-        import tensorflow as tf
+    # Each rank first waits for the operation that the other submits after a local computation of one second.
+    def slow_then(x, first, second):
+        later = tf.py_function(lambda: time.sleep(1.0) or 1.0, [], tf.float32)
+        return hvd.allreduce(x, op=hvd.Sum, name=first), hvd.allreduce(x * later, op=hvd.Sum, name=second)
 
-        hvd.init()
-        me = hvd.rank()
-        never = pytest.raises(tf.errors.DeadlineExceededError, match="It can never complete")
-        hvd.broadcast_variables([tf.Variable(1.0)], root_rank=0)
+    order = ("first", "second") if me == 0 else ("second", "first")
+    assert [float(each[0]) for each in tf.function(slow_then)(tf.ones([1]), *order)] == [2.0, 2.0]
 
-        # Each rank first waits for the operation that the other submits after a local computation of one second.
-        def slow_then(x, first, second):
-            later = tf.py_function(lambda: time.sleep(1.0) or 1.0, [], tf.float32)
-            return hvd.allreduce(x, op=hvd.Sum, name=first), hvd.allreduce(x * later, op=hvd.Sum, name=second)
+    with never:
+        tf.function(lambda x: hvd.allreduce(x, name=f"of rank {me} alone"))(tf.ones([1]))
+    with never:  # rank 1 in eager mode
+        alone = lambda x: hvd.allreduce(x, name=f"eager {me}")  # noqa: E731
+        (tf.function(alone) if me == 0 else alone)(tf.ones([1]))
 
-        order = ("first", "second") if me == 0 else ("second", "first")
-        assert [float(each[0]) for each in tf.function(slow_then)(tf.ones([1]), *order)] == [2.0, 2.0]
+    weight, extra = tf.Variable([1.0], name="weight"), tf.Variable([1.0], name="extra")
 
-        with never:
-            tf.function(lambda x: hvd.allreduce(x, name=f"of rank {me} alone"))(tf.ones([1]))
-        with never:  # rank 1 in eager mode
-            alone = lambda x: hvd.allreduce(x, name=f"eager {me}")  # noqa: E731
-            (tf.function(alone) if me == 0 else alone)(tf.ones([1]))
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = weight * extra if me == 0 else weight
+        return hvd.DistributedGradientTape(tape).gradient(loss, [weight, extra])
 
-        weight, extra = tf.Variable([1.0], name="weight"), tf.Variable([1.0], name="extra")
+    # Rank 1 has no gradient for `extra` and goes on to its next step.
+    lacking = ["1.extra", "0.weight"][me] + f"' was submitted by rank {me} .*never complete"
+    with pytest.raises(tf.errors.DeadlineExceededError, match=lacking):
+        for _ in range(2):
+            step()
 
-        @tf.function
-        def step():
-            with tf.GradientTape() as tape:
-                loss = weight * extra if me == 0 else weight
-            return hvd.DistributedGradientTape(tape).gradient(loss, [weight, extra])
+    class Metric(keras.layers.Layer):
+        def call(self, x):
+            return x * hvd.allreduce(tf.reduce_mean(x), name=f"metric of rank {me}")
 
-        # Rank 1 has no gradient for `extra` and goes on to its next step.
-        lacking = ["1.extra", "0.weight"][me] + f"' was submitted by rank {me} .*never complete"
-        with pytest.raises(tf.errors.DeadlineExceededError, match=lacking):
-            for _ in range(2):
-                step()
+    model = keras.Sequential([keras.layers.Input((2,)), Metric(), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with never:
+        model.fit(tf.ones([4, 2]), tf.ones([4, 1]), 2, 1, verbose=0)
 
-        class Metric(keras.layers.Layer):
-            def call(self, x):
-                return x * hvd.allreduce(tf.reduce_mean(x), name=f"metric of rank {me}")
+    # Ranks wait for a thread that submits later, even if it sleeps first.
+    results = {}
 
-        model = keras.Sequential([keras.layers.Input((2,)), Metric(), keras.layers.Dense(1)])
-        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-        with never:
-            model.fit(tf.ones([4, 2]), tf.ones([4, 1]), 2, 1, verbose=0)
+    def call(name, after):
+        time.sleep(after)
+        results[name] = float(tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name=name))(tf.ones([1]))[0])
 
-        # Ranks wait for a thread that submits later, even if it sleeps first.
-        results = {}
-
-        def call(name, after):
-            time.sleep(after)
-            results[name] = float(tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name=name))(tf.ones([1]))[0])
-
-        threads = [threading.Thread(target=call, args=(f"thread {i}", 1.0 * (i != me))) for i in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
-
-    # The limits are hours: an operation ends early only if it can certainly never complete.
-    knobs = {"stall_check_time_seconds": 3600, "stall_shutdown_time_seconds": 7200}
-    assert run(body, 2, knobs=knobs) == [{"thread 0": 2.0, "thread 1": 2.0}] * 2
+    threads = [threading.Thread(target=call, args=(f"thread {i}", 1.0 * (i != me))) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {"thread 0": 2.0, "thread 1": 2.0}
 
 
-def test_a_killed_rank_is_an_error_in_the_others_functions():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
-
+def test_a_killed_rank_raises_in_the_functions_of_the_other_ranks():
+    def reduce_while_rank_1_dies():
         hvd.init()
 
         @tf.function
@@ -132,14 +122,12 @@ def test_a_killed_rank_is_an_error_in_the_others_functions():
                 step(tf.ones([1]))
         return True
 
-    outcomes = run(body, 3, check=False)
+    outcomes = run(reduce_while_rank_1_dies, 3, check=False)
     assert [outcome.value for outcome in outcomes] == [True, None, True], [o.describe() for o in outcomes]
 
 
 @on_tensorflow_ranks(2, init=False)
-def test_before_init_after_shutdown_and_in_a_second_session():
-    import tensorflow as tf
-
+def test_operations_raise_before_init_and_after_shutdown():
     step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
     with pytest.raises(tf.errors.FailedPreconditionError, match="not been initialized"):
         step(tf.ones([1]))
@@ -152,47 +140,35 @@ def test_before_init_after_shutdown_and_in_a_second_session():
     assert (step(tf.ones([1])).numpy()[0], hvd.size_op().numpy()) == (2.0, 2)
 
 
-def test_torch_and_tensorflow_in_one_process_share_one_daemon():
-    def body():
-        import horocache.tensorflow as hvd_tf
-        import horocache.torch as hvd_torch
-        import tensorflow as tf
-        import torch
-
-        hvd_torch.init()
-        me = hvd_tf.rank()
-        # Operations of both frameworks are in flight at once: one runtime serves both.
-        handle = hvd_torch.allreduce_async(torch.ones(2), name="torch", op=hvd_torch.Sum)
-        by_tensorflow = hvd_tf.allreduce(tf.ones([2]), op=hvd_tf.Sum, name="tensorflow")
-        return me, by_tensorflow.numpy().tolist(), hvd_torch.synchronize(handle).tolist()
-
-    assert run(body, 2) == [(0, [2.0, 2.0], [2.0, 2.0]), (1, [2.0, 2.0], [2.0, 2.0])]
+@on_tensorflow_ranks(2, init=False)
+def test_torch_and_tensorflow_in_one_process_share_one_runtime():
+    hvd_torch.init()
+    assert hvd.rank() == hvd_torch.rank() == int(os.environ["HOROCACHE_RANK"])
+    # Operations of both frameworks are in flight at once: one runtime serves both.
+    handle = hvd_torch.allreduce_async(torch.ones(2), name="torch", op=hvd_torch.Sum)
+    by_tensorflow = hvd.allreduce(tf.ones([2]), op=hvd.Sum, name="tensorflow")
+    assert by_tensorflow.numpy().tolist() == [2.0, 2.0]
+    assert hvd_torch.synchronize(handle).tolist() == [2.0, 2.0]
 
 
 @on_tensorflow_ranks(2)
 def test_ctrl_c_ends_an_eager_wait(tmp_path):
-    interrupted = str(tmp_path / "interrupted")
-    import threading
-    from pathlib import Path
-
-    import tensorflow as tf
+    interrupted = tmp_path / "interrupted"
 
     if hvd.rank() == 0:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             hvd.allreduce(tf.ones([1]), name="waited for")
-        Path(interrupted).touch()
+        interrupted.touch()
     else:
-        while not Path(interrupted).exists():
+        while not interrupted.exists():
             time.sleep(0.01)
         hvd.allreduce(tf.ones([1]), name="waited for")
     assert float(hvd.allreduce(tf.ones([1]), op=hvd.Sum, name="after")[0]) == 2.0
 
 
 @on_tensorflow_ranks(1)
-def test_errors_while_a_graph_is_made_name_the_operation():
-    import tensorflow as tf
-
+def test_errors_at_tracing_name_the_operation():
     @tf.function(jit_compile=True)
     def step(x):
         return hvd.allreduce(x, name="loss")
@@ -205,21 +181,20 @@ def test_errors_while_a_graph_is_made_name_the_operation():
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.gather(table, [1]))
     first, second = (hvd.DistributedGradientTape(tape, op=op) for op in (hvd.Adasum, hvd.Sum))
-    assert isinstance(second.gradient(loss, table), tf.IndexedSlices)  # each tape has its own options
+    # The options of the first tape do not change the second one.
+    assert isinstance(second.gradient(loss, table), tf.IndexedSlices)
     assert type(first).__name__ == "GradientTape"
 
 
 @on_tensorflow_ranks(2)
-def test_a_scalar_has_no_rows_to_share_out():
-    import tensorflow as tf
-
-    def one(x):
+def test_reducescatter_of_a_scalar_raises():
+    def single(x):
         return hvd.reducescatter(x, op=hvd.Sum)
 
-    def two(x):
+    def grouped(x):
         return hvd.grouped_reducescatter([tf.ones([2]), x], op=hvd.Sum)
 
-    for function in (one, two):
+    for function in (single, grouped):
         compiled = tf.function(function)
         of_any_shape = tf.function(function, input_signature=[tf.TensorSpec(None, tf.float32)])
         for call in (function, compiled, of_any_shape):
@@ -229,9 +204,7 @@ def test_a_scalar_has_no_rows_to_share_out():
 
 
 @on_tensorflow_ranks(2)
-def test_adasum_of_slices_is_refused():
-    import tensorflow as tf
-
+def test_adasum_of_indexed_slices_raises():
     table = tf.Variable(tf.zeros([4, 2]))
 
     def gradient(**options):
@@ -246,16 +219,14 @@ def test_adasum_of_slices_is_refused():
 
 @on_tensorflow_ranks(2, init=False)
 def test_a_forked_child_gets_errors_and_its_parent_goes_on():
-    import tensorflow as tf
-
     hvd.init(process_sets=[[1]])
     hvd.allreduce(tf.ones([1]), name="before")
     reader, writer = os.pipe()
-    questions = (hvd.rank_op, hvd.size_op, hvd.local_rank_op, lambda: hvd.size_op(1), hvd.process_set_included_op)
+    queries = (hvd.rank_op, hvd.size_op, hvd.local_rank_op, lambda: hvd.size_op(1), hvd.process_set_included_op)
     child = os.fork()
     if child == 0:
         try:
-            os.write(writer, f"{[int(ask()) for ask in questions]} ".encode())
+            os.write(writer, f"{[int(query()) for query in queries]} ".encode())
             text = str(hvd.allreduce(tf.ones([1]), name="of the child"))
         except tf.errors.FailedPreconditionError as error:
             text = error.message
@@ -263,11 +234,9 @@ def test_a_forked_child_gets_errors_and_its_parent_goes_on():
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        said = pipe.read()
+        answer = pipe.read()
     os.waitpid(child, 0)
-    answers, _, said = said.partition("] ")
-    assert answers == f"[{hvd.rank()}, 2, {hvd.rank()}, 1, 1", "as in the parent"
-    assert (
-        "The child of a fork cannot use its parent's" in said,
-        float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0]),
-    ) == (True, 2.0)
+    numbers, _, error = answer.partition("] ")
+    assert numbers == f"[{hvd.rank()}, 2, {hvd.rank()}, 1, 1", "the child's answers differ from its parent's"
+    assert "The child of a fork cannot use its parent's" in error
+    assert float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0]) == 2.0

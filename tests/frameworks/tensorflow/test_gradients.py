@@ -3,6 +3,7 @@
 import horocache.tensorflow as hvd
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from .tensorflow_ranks import on_tensorflow_ranks
 
@@ -10,8 +11,6 @@ from .tensorflow_ranks import on_tensorflow_ranks
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
 @on_tensorflow_ranks(3)
 def test_every_operation_has_horovods_gradient(eager):
-    import tensorflow as tf
-
     me, n = hvd.rank(), hvd.size()
 
     def gradient(operation, x, weights):
@@ -47,9 +46,7 @@ def test_every_operation_has_horovods_gradient(eager):
 
 
 @on_tensorflow_ranks(2)
-def test_slices_are_gathered_or_made_dense():
-    import tensorflow as tf
-
+def test_indexed_slices_are_gathered_or_made_dense():
     me = hvd.rank()
     table = tf.Variable(tf.zeros([4, 2]))
 

@@ -1,30 +1,26 @@
 """Ranks that trace their functions differently still submit the same operations; process sets in functions."""
 
+import threading
+import time
+
 import horocache.tensorflow as hvd
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from .tensorflow_ranks import on_tensorflow_ranks, run
+from .tensorflow_ranks import on_tensorflow_ranks
 
 
 @on_tensorflow_ranks(2)
-def test_names_and_scopes():
-    import tensorflow as tf
-
-    names = []
-
+def test_operation_names_contain_the_name_scopes():
     @tf.function
     def step(x):
         with tf.name_scope("outer"):
-            names.extend(
-                [
-                    hvd.allreduce(x, name="loss", op=hvd.Sum),
-                    hvd.allreduce(x, name="loss", op=hvd.Sum),
-                    hvd.allreduce(x, name="everywhere", ignore_name_scope=True, op=hvd.Sum),
-                    hvd.allreduce(x, op=hvd.Sum),
-                ]
-            )
-        return names[-1]
+            hvd.allreduce(x, name="loss", op=hvd.Sum)
+            hvd.allreduce(x, name="loss", op=hvd.Sum)
+            hvd.allreduce(x, name="everywhere", ignore_name_scope=True, op=hvd.Sum)
+            return hvd.allreduce(x, op=hvd.Sum)
 
     graph = step.get_concrete_function(tf.ones([1])).graph
     names = [node.get_attr("tensor_name").decode() for node in graph.get_operations() if "Submit" in node.type]
@@ -34,37 +30,30 @@ def test_names_and_scopes():
     assert total == 2.0
 
 
+@on_tensorflow_ranks(2)
 def test_a_rank_may_trace_a_function_more_often_than_others():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    me = hvd.rank()
 
-        hvd.init()
-        me = hvd.rank()
+    @tf.function
+    def mean(x):
+        return hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
 
-        @tf.function
-        def mean(x):
-            return hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
+    @tf.function
+    def unrelated(x):
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x)
 
-        @tf.function
-        def unrelated(x):
-            return tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x)
-
-        # Rank 1 gets batches of other sizes and traces a function that rank 0 does not call.
-        totals = []
-        for size in ([4, 4, 4], [4, 3, 2])[me]:
-            if me == 1:
-                unrelated(tf.ones([size]))
-            totals.append(float(mean(tf.ones([size]))))
-        return totals, mean.experimental_get_tracing_count()
-
-    assert run(body, 2) == [([8.0, 7.0, 6.0], 1), ([8.0, 7.0, 6.0], 3)]
+    # Rank 1 gets batches of other sizes and traces a function that rank 0 does not call.
+    totals = []
+    for size in ([4, 4, 4], [4, 3, 2])[me]:
+        if me == 1:
+            unrelated(tf.ones([size]))
+        totals.append(float(mean(tf.ones([size]))))
+    assert totals == [8.0, 7.0, 6.0]
+    assert mean.experimental_get_tracing_count() == (1, 3)[me]
 
 
 @on_tensorflow_ranks(2)
-def test_two_models_in_turns():
-    import tensorflow as tf
-
+def test_two_models_train_in_turns():
     me = hvd.rank()
 
     def trainer():
@@ -88,9 +77,7 @@ def test_two_models_in_turns():
 
 
 @on_tensorflow_ranks(4)
-def test_operations_of_process_sets():
-    import tensorflow as tf
-
+def test_operations_on_process_sets():
     me = hvd.rank()
     even, odd = hvd.add_process_set([0, 2]), hvd.add_process_set([1, 3])
     mine, others = (even, odd) if me % 2 == 0 else (odd, even)
@@ -133,9 +120,7 @@ def test_operations_of_process_sets():
 
 
 @on_tensorflow_ranks(2)
-def test_a_function_may_be_traced_by_itself_on_one_rank_and_within_another_one_on_the_next():
-    import tensorflow as tf
-
+def test_a_function_may_be_traced_alone_on_one_rank_and_nested_on_another():
     me = hvd.rank()
 
     @tf.function
@@ -153,38 +138,26 @@ def test_a_function_may_be_traced_by_itself_on_one_rank_and_within_another_one_o
     assert (alone, float(twice(tf.ones([3])))) == (8.0, 18.0)
 
 
-def test_keras_may_have_numbered_layers_differently():
-    def body():
-        import horocache.tensorflow as hvd
-        import keras
-        import tensorflow as tf
+@on_tensorflow_ranks(2)
+def test_keras_layer_numbers_may_differ_between_ranks():
+    me = hvd.rank()
+    for _ in range(me):  # rank 1 has another model, which takes the first layer numbers
+        keras.Sequential([keras.layers.Input((2,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.layers.Input((2,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)])
 
-        hvd.init()
-        me = hvd.rank()
-        for _ in range(me):  # rank 1 has another model, which takes the first layer numbers
-            keras.Sequential([keras.layers.Input((2,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)])
-        model = keras.Sequential([keras.layers.Input((2,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)])
+    @tf.function
+    def forward(x):
+        return model(x, training=True)
 
-        @tf.function
-        def forward(x):
-            return model(x, training=True)
-
-        forward(tf.constant([[1.0 + me, 2.0]]))
-        return model.layers[0].moving_mean.numpy().tolist()
-
-    first, second = run(body, 2)
-    assert first == second
-    np.testing.assert_allclose(first, [0.015, 0.02], rtol=1e-5)
+    forward(tf.constant([[1.0 + me, 2.0]]))
+    mean = model.layers[0].moving_mean.numpy().tolist()
+    assert hvd.allgather_object(mean) == [mean, mean]
+    np.testing.assert_allclose(mean, [0.015, 0.02], rtol=1e-5)
 
 
 @on_tensorflow_ranks(2)
-def test_threads_count_their_unnamed_eager_calls_each_by_itself():
-    import threading
-    import time
-
-    import tensorflow as tf
-
-    def seen():
+def test_each_thread_counts_its_unnamed_eager_calls_separately():
+    def submitted():
         return sum(hvd.metrics()[each] for each in ("cache_hits", "cache_misses", "cache_changed"))
 
     def gradient(x):
@@ -202,10 +175,10 @@ def test_threads_count_their_unnamed_eager_calls_each_by_itself():
             results[key] = float(tf.reduce_sum(call(tf.fill([1], value))))
 
         # The order of the two calls differs between the ranks.
-        thread, before = threading.Thread(target=work, args=("thread", 1.0)), seen()
+        thread, before = threading.Thread(target=work, args=("thread", 1.0)), submitted()
         if number % 2 == hvd.rank():
             thread.start()
-            while seen() == before:
+            while submitted() == before:
                 time.sleep(0.001)
         work("main", 100.0)
         if number % 2 != hvd.rank():

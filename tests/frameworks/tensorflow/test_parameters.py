@@ -1,18 +1,19 @@
 """Broadcasts of variables and objects, synchronized batch normalization, and ``rank_op`` in graphs."""
 
+import threading
+
 import horocache.tensorflow as hvd
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from .tensorflow_ranks import on_tensorflow_ranks, run
+from .tensorflow_ranks import on_tensorflow_ranks
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
 @on_tensorflow_ranks(2)
-def test_variables_of_all_types_are_those_of_the_root(eager):
-    import keras
-    import tensorflow as tf
-
+def test_variables_of_all_dtypes_are_broadcast_from_the_root(eager):
     me = hvd.rank()
     variables = [
         tf.Variable(tf.cast(tf.fill(shape, me + number), dtype))
@@ -45,10 +46,6 @@ def test_variables_of_all_types_are_those_of_the_root(eager):
 
 @on_tensorflow_ranks(2)
 def test_a_thread_broadcasts_variables_of_two_types_without_a_name():
-    import threading
-
-    import tensorflow as tf
-
     variables = [tf.Variable([1.0 + hvd.rank()]), tf.Variable(5 + hvd.rank())]
     thread = threading.Thread(target=hvd.broadcast_, args=(variables, 1), name="loader")
     thread.start()
@@ -57,9 +54,7 @@ def test_a_thread_broadcasts_variables_of_two_types_without_a_name():
 
 
 @on_tensorflow_ranks(3)
-def test_objects():
-    import tensorflow as tf
-
+def test_objects_are_broadcast_and_gathered():
     me = hvd.rank()
     assert hvd.broadcast_object({"epoch": 10 + me}, root_rank=1) == {"epoch": 11}
     assert hvd.broadcast_object_fn(root_rank=0, name="state")(me) == 0
@@ -71,15 +66,12 @@ def test_objects():
 @pytest.mark.parametrize(("shape", "axis"), [((6, 3), -1), ((6, 2, 2, 3), -1), ((6, 3, 4), 1)], ids=str)
 @on_tensorflow_ranks(2)
 def test_synchronized_batch_normalization_equals_the_joint_batch(shape, axis):
-    import keras
-    import tensorflow as tf
-
     me = hvd.rank()
     values = np.random.default_rng(3).normal(100.0, 3.0, shape)
     weights = np.random.default_rng(4).normal(size=shape)
     rows = [slice(0, 1), slice(1, 6)][me]  # batches of different sizes
 
-    def outcome(layer, x, weights):
+    def results_of(layer, x, weights):
         x = tf.constant(x)
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -89,11 +81,11 @@ def test_synchronized_batch_normalization_equals_the_joint_batch(shape, axis):
         return [result, *gradients, *layer.non_trainable_variables, layer(x, training=False)]
 
     options = {"axis": axis, "dtype": "float64", "momentum": 0.5}
-    ours = outcome(hvd.SyncBatchNormalization(**options), values[rows], weights[rows])
-    alone = outcome(keras.layers.BatchNormalization(**options), values, weights)
-    for number in (0, 1, 6):  # values of this rank's rows
+    ours = results_of(hvd.SyncBatchNormalization(**options), values[rows], weights[rows])
+    alone = results_of(keras.layers.BatchNormalization(**options), values, weights)
+    for number in (0, 1, 6):  # one value per row
         np.testing.assert_allclose(ours[number], alone[number][rows], rtol=1e-9, atol=1e-9)
-    for number in (2, 3):  # each rank's share of the parameters' gradients
+    for number in (2, 3):  # gradients of the parameters, to be summed over the ranks
         np.testing.assert_allclose(hvd.allreduce(ours[number], op=hvd.Sum), alone[number], rtol=1e-9, atol=1e-9)
     for number in (4, 5):  # moving averages
         np.testing.assert_allclose(ours[number], alone[number], rtol=1e-9)
@@ -101,9 +93,6 @@ def test_synchronized_batch_normalization_equals_the_joint_batch(shape, axis):
 
 @on_tensorflow_ranks(2)
 def test_synchronized_batch_normalization_in_fit_and_in_files(tmp_path):
-    folder = str(tmp_path)
-    import keras
-
     me = hvd.rank()
     generator = np.random.default_rng(5)
     x, y = generator.normal(2.0, 5.0, (32, 4)).astype("float32"), generator.normal(size=(32, 1)).astype("float32")
@@ -121,8 +110,8 @@ def test_synchronized_batch_normalization_in_fit_and_in_files(tmp_path):
     alone = trained(keras.layers.BatchNormalization(), sgd(0.05), x, y, 8)
     for got, expected in zip(ours.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-    ours.save(f"{folder}/{me}.keras")
-    again = keras.saving.load_model(f"{folder}/{me}.keras")
+    ours.save(f"{tmp_path}/{me}.keras")
+    again = keras.saving.load_model(f"{tmp_path}/{me}.keras")
     assert type(again.layers[1]) is hvd.SyncBatchNormalization
     np.testing.assert_array_equal(again.predict(x, verbose=0), ours.predict(x, verbose=0))
     for wrong in ({"fused": True}, {"renorm": True}):
@@ -130,21 +119,15 @@ def test_synchronized_batch_normalization_in_fit_and_in_files(tmp_path):
             hvd.SyncBatchNormalization(**wrong)
 
 
-def test_who_a_rank_is_is_asked_when_a_graph_runs():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+@on_tensorflow_ranks(3)
+def test_rank_and_size_are_read_when_the_graph_runs():
+    first = hvd.add_process_set([0, 2])
 
-        hvd.init()
-        first = hvd.add_process_set([0, 2])
+    @tf.function
+    def read_ranks():
+        world = hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()
+        number = first.process_set_id
+        return *world, hvd.size_op(number), hvd.process_set_included_op(number), hvd.process_set_included_op()
 
-        @tf.function
-        def place():
-            whole = hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()
-            number = first.process_set_id
-            return *whole, hvd.size_op(number), hvd.process_set_included_op(number), hvd.process_set_included_op()
-
-        return [int(value) for value in place()]
-
-    for rank, values in enumerate(run(body, 3)):
-        assert values == [rank, 3, rank, 3, 2, int(rank != 1), 1]
+    me = hvd.rank()
+    assert [int(value) for value in read_ranks()] == [me, 3, me, 3, 2, int(me != 1), 1]

@@ -1,12 +1,14 @@
-"""Gradient tapes and Keras optimizers on TensorFlow, against one process that sees all data."""
+"""Gradient tapes on TensorFlow, against one process that sees all data; Adasum, local sources, join, counted steps."""
 
 import horocache.tensorflow as hvd
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import horocache as hc
 
-from .tensorflow_ranks import on_tensorflow_ranks, run
+from .tensorflow_ranks import on_tensorflow_ranks
 
 
 def _data(ranks, steps, batch=8):
@@ -16,48 +18,40 @@ def _data(ranks, steps, batch=8):
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
 @pytest.mark.parametrize("options", [{}, {"num_groups": 2}, {"gradient_predivide_factor": 2.0}], ids=str)
+@on_tensorflow_ranks(3)
 def test_a_tape_equals_one_process_on_the_joint_batch(eager, options):
-    def body(eager, options, data):
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    me = hvd.rank()
 
-        hvd.init()
-        me = hvd.rank()
+    def train(inputs, targets, distributed):
+        generator = np.random.default_rng(3)
+        weights = [tf.Variable(generator.normal(size=s)) for s in ((5, 4), (4,), (4, 2), (2,))]
 
-        def train(inputs, targets, distributed):
-            generator = np.random.default_rng(3)
-            weights = [tf.Variable(generator.normal(size=s)) for s in ((5, 4), (4,), (4, 2), (2,))]
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                hidden = tf.tanh(x @ weights[0] + weights[1])
+                loss = tf.reduce_mean(tf.square(hidden @ weights[2] + weights[3] - y))
+            if distributed:
+                tape = hvd.DistributedGradientTape(tape, **options)
+            for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+                weight.assign_sub(0.1 * gradient)
 
-            def step(x, y):
-                with tf.GradientTape() as tape:
-                    hidden = tf.tanh(x @ weights[0] + weights[1])
-                    loss = tf.reduce_mean(tf.square(hidden @ weights[2] + weights[3] - y))
-                if distributed:
-                    tape = hvd.DistributedGradientTape(tape, **options)
-                for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-                    weight.assign_sub(0.1 * gradient)
+        step = step if eager else tf.function(step)
+        for x, y in zip(inputs, targets, strict=True):
+            step(tf.constant(x), tf.constant(y))
+        return [weight.numpy() for weight in weights]
 
-            step = step if eager else tf.function(step)
-            for x, y in zip(inputs, targets, strict=True):
-                step(tf.constant(x), tf.constant(y))
-            return [weight.numpy() for weight in weights]
-
-        inputs, targets = data
-        ours = train(inputs[:, me], targets[:, me], True)
-        alone = train(inputs.reshape(len(inputs), -1, 5), targets.reshape(len(targets), -1, 2), False)
-        for mine, reference in zip(ours, alone, strict=True):
-            np.testing.assert_allclose(mine, reference, rtol=1e-9, atol=1e-12)
-        return [weight.tobytes() for weight in ours]
-
-    replicas = run(body, 3, args=(eager, options, _data(3, 4)))
+    inputs, targets = _data(3, 4)
+    ours = train(inputs[:, me], targets[:, me], True)
+    alone = train(inputs.reshape(len(inputs), -1, 5), targets.reshape(len(targets), -1, 2), False)
+    for mine, reference in zip(ours, alone, strict=True):
+        np.testing.assert_allclose(mine, reference, rtol=1e-9, atol=1e-12)
+    replicas = hvd.allgather_object([weight.tobytes() for weight in ours])
     assert replicas[0] == replicas[1] == replicas[2]
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
 @on_tensorflow_ranks(2)
-def test_adasum_is_numpys(eager):
-    import tensorflow as tf
-
+def test_adasum_equals_the_numpy_operation(eager):
     me = hvd.rank()
     x = np.random.default_rng(me).normal(size=(3, 2))
 
@@ -79,10 +73,7 @@ def test_adasum_is_numpys(eager):
 
 
 @on_tensorflow_ranks(2)
-def test_local_sources_groups_and_slices():
-    import keras
-    import tensorflow as tf
-
+def test_tapes_with_local_sources_groups_and_indexed_slices():
     me, n = hvd.rank(), hvd.size()
     local, shared, other = (tf.Variable([1.0, 1.0]) for _ in range(3))
     table = tf.Variable(tf.zeros([4, 2]))
@@ -115,9 +106,9 @@ def test_local_sources_groups_and_slices():
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(layers[1](layers[0](tf.ones([1, 2]) * (me + 1.0))))
     variables = [*layers[0].trainable_variables, *layers[1].trainable_variables]
-    own = tape.__class__  # the plain class stays unchanged
+    plain = type(tape)
     tape = hvd.PartialDistributedGradientTape(tape, local_layers=layers[0])
-    assert own is tf.GradientTape and isinstance(tape, tf.GradientTape)
+    assert plain is tf.GradientTape and isinstance(tape, tf.GradientTape)
     result = tape.gradient(loss, [variable.value for variable in variables])
     gathered = [hvd.allgather(each[tf.newaxis]).numpy() for each in result]
     assert (gathered[3][0] == gathered[3][1]).all() and (gathered[2][0] == gathered[2][1]).all()
@@ -132,18 +123,28 @@ def test_local_sources_groups_and_slices():
             hvd.DistributedGradientTape(tf.GradientTape(), **wrong)
 
 
-def test_ranks_that_have_joined_send_zeros():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+@on_tensorflow_ranks(2)
+def test_joined_ranks_contribute_zeros():
+    me = hvd.rank()
+    step = tf.function(lambda x: (hvd.allreduce(x, op=hvd.Sum), hvd.allgather(x)))
+    results = [[each.numpy().tolist() for each in step(tf.constant([float(me + 1)]))] for _ in range(me + 1)]
+    assert results == [[[3.0], [1.0, 2.0]], [[2.0], [2.0]]][: me + 1]
+    assert int(hvd.join()) == 1
 
-        hvd.init()
-        me = hvd.rank()
-        step = tf.function(lambda x: (hvd.allreduce(x, op=hvd.Sum), hvd.allgather(x)))
-        sums = [[each.numpy().tolist() for each in step(tf.constant([float(me + 1)]))] for _ in range(me + 1)]
-        last = hvd.join()
-        return sums, int(last)
 
-    first, second = run(body, 2)
-    assert first == ([[[3.0], [1.0, 2.0]]], 1)
-    assert second == ([[[3.0], [1.0, 2.0]], [[2.0], [2.0]]], 1)
+@on_tensorflow_ranks(2)
+def test_overlap_counts_steps_of_tapes_when_a_function_runs():
+    variable = tf.Variable([1.0, 2.0])
+
+    def step():
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(variable * variable)
+        return tape.gradient(loss, [variable])[0]
+
+    step()
+    step()
+    assert hvd.overlap(reset=True).steps == 2
+    compiled = tf.function(step)
+    for _ in range(3):
+        compiled()
+    assert hvd.overlap().steps == 3

@@ -1,16 +1,15 @@
 """Operations in loops that TensorFlow vectorizes: each iteration has the result of a single call."""
 
 import horocache.tensorflow as hvd
+import numpy as np
+import pytest
+import tensorflow as tf
 
-from .tensorflow_ranks import on_tensorflow_ranks, run
+from .tensorflow_ranks import on_tensorflow_ranks
 
 
 @on_tensorflow_ranks(2)
-def test_vectorized_loops_do_what_single_calls_do():
-    import numpy as np
-    import pytest
-    import tensorflow as tf
-
+def test_vectorized_loops_equal_single_calls():
     me = hvd.rank()
     single = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]) * (me + 1.0)
     iterations = tf.stack([single, 3.0 * single, 5.0 * single])
@@ -36,13 +35,16 @@ def test_vectorized_loops_do_what_single_calls_do():
         "rank": lambda x: x * tf.cast(hvd.rank_op(), tf.float32),
         "gradient of each": gradient,
     }
+
+    def count():
+        return sum(value for name, value in hvd.metrics().items() if name.startswith("op_count."))
+
     operations = {}
     for what, loop in loops.items():
         expected = [loop(x) for x in tf.unstack(iterations)]
-        before = sum(value for name, value in hvd.metrics().items() if name.startswith("op_count."))
+        before = count()
         vectorized = tf.vectorized_map(loop, iterations)
-        after = sum(value for name, value in hvd.metrics().items() if name.startswith("op_count."))
-        operations[what] = after - before
+        operations[what] = count() - before
         for number, each in enumerate(expected):
             for got, wanted in zip(tf.nest.flatten(vectorized), tf.nest.flatten(each), strict=True):
                 np.testing.assert_allclose(got[number], wanted, rtol=1e-6, err_msg=f"{what}, iteration {number}")
@@ -57,50 +59,43 @@ def test_vectorized_loops_do_what_single_calls_do():
     assert set(operations.values()) == {2}
 
 
-def test_jacobians_are_those_of_loops_that_are_not_vectorized():
-    def body():
-        import horocache.tensorflow as hvd
-        import numpy as np
-        import tensorflow as tf
+@on_tensorflow_ranks(2)
+def test_vectorized_jacobians_equal_looped_ones():
+    me = hvd.rank()
+    x = tf.constant([1.0, 2.0]) * (me + 1.0)
 
-        hvd.init()
-        me = hvd.rank()
-        x = tf.constant([1.0, 2.0]) * (me + 1.0)
-
-        def jacobian(operation, vectorized):
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(x)
-                y = operation(x * x)
-            return tape.jacobian(y, x, experimental_use_pfor=vectorized).numpy()
-
-        for operation in (
-            hvd.allgather,
-            hvd.alltoall,
-            hvd.reducescatter,
-            lambda y: hvd.broadcast(y, 0),
-            lambda y: hvd.alltoall(y, splits=[1, 1])[0],
-        ):
-            np.testing.assert_allclose(jacobian(operation, True), jacobian(operation, False))
-
-        @tf.function
-        def in_function(x):
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(x)
-                first, second = hvd.allreduce(x * x), hvd.allreduce(x * x * x)
-                with tf.GradientTape() as inner:
-                    inner.watch(x)
-                    third = hvd.allreduce(x * x * x)
-                slope = inner.gradient(third, x)
-            return tape.jacobian(first, x), tape.jacobian(second, x), tape.jacobian(slope, x)
-
-        batch = tf.stack([x, 10.0 * x])
+    def jacobian(operation, vectorized):
         with tf.GradientTape(persistent=True) as tape:
-            tape.watch(batch)
-            y = hvd.allreduce(batch * batch)
-        diagonals = [np.diagonal(each).tolist() for each in in_function(x)]
-        return diagonals, [np.diagonal(each).tolist() for each in tape.batch_jacobian(y, batch)]
+            tape.watch(x)
+            y = operation(x * x)
+        return tape.jacobian(y, x, experimental_use_pfor=vectorized).numpy()
 
-    for rank, (diagonals, of_batch) in enumerate(run(body, 2)):
-        own = [rank + 1.0, 2.0 * (rank + 1.0)]
-        assert diagonals == [[2.0 * v for v in own], [3.0 * v * v for v in own], [6.0 * v for v in own]]
-        assert of_batch == [[2.0 * v for v in own], [20.0 * v for v in own]]
+    for operation in (
+        hvd.allgather,
+        hvd.alltoall,
+        hvd.reducescatter,
+        lambda y: hvd.broadcast(y, 0),
+        lambda y: hvd.alltoall(y, splits=[1, 1])[0],
+    ):
+        np.testing.assert_allclose(jacobian(operation, True), jacobian(operation, False))
+
+    @tf.function
+    def in_function(x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            first, second = hvd.allreduce(x * x), hvd.allreduce(x * x * x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                third = hvd.allreduce(x * x * x)
+            slope = inner.gradient(third, x)
+        return tape.jacobian(first, x), tape.jacobian(second, x), tape.jacobian(slope, x)
+
+    batch = tf.stack([x, 10.0 * x])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(batch)
+        y = hvd.allreduce(batch * batch)
+    own = [me + 1.0, 2.0 * (me + 1.0)]
+    diagonals = [np.diagonal(each).tolist() for each in in_function(x)]
+    assert diagonals == [[2.0 * v for v in own], [3.0 * v * v for v in own], [6.0 * v for v in own]]
+    of_batch = [np.diagonal(each).tolist() for each in tape.batch_jacobian(y, batch)]
+    assert of_batch == [[2.0 * v for v in own], [20.0 * v for v in own]]

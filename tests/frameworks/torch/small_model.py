@@ -1,10 +1,11 @@
-"""Models, parameters and data for several tests; ranks cannot import them and receive them by value."""
+"""Models, data and checks for several test files; ranks cannot import them and receive them by value."""
 
 from __future__ import annotations
 
 import sys
 
 import cloudpickle
+import horocache.torch as hvd
 import torch
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -43,10 +44,17 @@ def table_and_head():
 
 
 def group_names(optimizer):
+    """The names of the parameters in each bucket of a distributed optimizer."""
     return [[gradient.name for gradient in bucket.gradients] for bucket in optimizer.debug_state().buckets]
 
 
 def check_groups(groups, count, parameters):
-    """Check that there are ``count`` groups and that each parameter is in exactly one of them."""
+    """Check that there are ``count`` groups and that each of ``parameters`` parameters is in exactly one of them."""
     names = sorted(name for group in groups for name in group)
     assert (len(groups), names) == (count, [f"p{i}" for i in range(parameters)]), groups
+
+
+def check_equal_on_all_ranks(tensors):
+    """Check that tensors of one type have the same bits on all ranks."""
+    everyone = hvd.allgather(torch.cat([tensor.detach().flatten() for tensor in tensors]).unsqueeze(0))
+    assert all(torch.equal(everyone[0], other) for other in everyone), everyone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ PRELOAD = ("sklearn.datasets",)
 
 
 def run_example(size, *arguments):
-    def body(path, arguments):
-        import runpy
+    """Run the example on ranks and return the test accuracy that rank 0 prints last."""
 
+    def call_main(path, arguments):
         return runpy.run_path(path)["main"](list(arguments))
 
-    outcomes = run_ranks(body, size, args=(str(EXAMPLE), arguments), preload=PRELOAD, timeout=100, check=False)
+    outcomes = run_ranks(call_main, size, args=(str(EXAMPLE), arguments), preload=PRELOAD, timeout=100, check=False)
     assert all(outcome.ok and outcome.value == 0 for outcome in outcomes), [o.describe() for o in outcomes]
     last = outcomes[0].output.strip().splitlines()[-1]
     match = re.fullmatch(r"test accuracy (\d\.\d{3})", last)
@@ -32,7 +33,7 @@ def test_the_example_recognizes_19_of_20_digits(size, options):
     assert run_example(size, *options) >= 0.95
 
 
-def test_the_example_goes_on_from_its_checkpoint(tmp_path):
+def test_the_example_resumes_from_its_checkpoint(tmp_path):
     file = str(tmp_path / "digits.pt")
     whole = run_example(2, "--epochs", "4")
     first = run_example(2, "--epochs", "2", "--checkpoint", file)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 
 import horocache.torch as hvd
 import pytest
 import torch
 from ranks import on_ranks
+from torch.func import functional_call, grad_and_value
+from torch.utils.checkpoint import checkpoint
+
+import horocache
 
 from ..small_model import batch, make_model
 
@@ -51,7 +56,7 @@ def check_same(function, *inputs, backend="aot_eager", fullgraph=True, **options
 
 
 @on_compiling_ranks(3, timeout=120, init=False)
-def test_results_and_gradients_are_those_of_eager_calls():
+def test_results_and_gradients_equal_those_of_eager_calls():
     some = hvd.ProcessSet([0, 2])
     hvd.init(process_sets=[some])
     n, me = hvd.size(), hvd.rank()
@@ -185,13 +190,13 @@ def test_no_operation_is_removed_merged_or_moved():
     ):
         torch.compiler.reset()
         compiled = torch.compile(function, **options)
-        for run_it in (function, compiled, compiled):
-            number = counted(run_it)(x)
-            assert (number == expected).all(), (function, run_it is compiled, number)
+        for variant in (function, compiled, compiled):
+            number = counted(variant)(x)
+            assert (number == expected).all(), (function, variant is compiled, number)
 
 
 @on_compiling_ranks(2, timeout=120)
-def test_generated_code_keeps_the_order_where_it_would_save_memory_to_change_it():
+def test_generated_code_keeps_the_order_even_if_it_costs_memory():
     def function(x):  # matrix products, for which no kernels are generated
         parts = x.unbind()
         a = hvd.allreduce(parts[0] @ parts[1], name="a")
@@ -205,7 +210,7 @@ def test_generated_code_keeps_the_order_where_it_would_save_memory_to_change_it(
 
 
 @on_compiling_ranks(1)
-def test_generated_cpp_refuses_operations_instead_of_a_crash():
+def test_generated_cpp_code_with_operations_raises():
     from torch._inductor.exc import InductorError
 
     compiled = torch.compile(lambda x: hvd.allreduce(x * 2), fullgraph=True, options={"cpp_wrapper": True})
@@ -215,8 +220,6 @@ def test_generated_cpp_refuses_operations_instead_of_a_crash():
 
 @on_compiling_ranks(2, timeout=120)
 def test_a_training_step_in_one_graph_gives_the_same_parameters():
-    from torch.func import functional_call, grad_and_value
-
     model = make_model()
 
     def step(parameters, x, y):
@@ -241,7 +244,7 @@ def test_a_training_step_in_one_graph_gives_the_same_parameters():
         assert torch.equal(got, want)
 
 
-@on_compiling_ranks(2, timeout=120, init=False)
+@on_compiling_ranks(2, timeout=120)
 def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters():
     graphs = []
 
@@ -272,7 +275,6 @@ def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters():
     def compiled(function):
         return torch.compile(function, backend=spy)
 
-    hvd.init()
     want = trained(plain, plain)
     for got in (trained(compiled, plain), trained(plain, compiled)):
         for a, b in zip(got, want, strict=True):
@@ -284,13 +286,10 @@ def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters():
     assert "reducer.py" not in lines and "horocache/collectives/submitter.py" not in lines
 
 
-@on_compiling_ranks(2, timeout=120, init=False)
-def test_calls_that_are_no_part_of_a_graph_interrupt_it_once():
+@on_compiling_ranks(2, timeout=120)
+def test_calls_that_cannot_be_compiled_break_the_graph_once():
     from torch._dynamo.exc import Unsupported
     from torch._dynamo.utils import counters
-    from torch.utils.checkpoint import checkpoint
-
-    import horocache
 
     class Rounding:
         @staticmethod
@@ -301,7 +300,6 @@ def test_calls_that_are_no_part_of_a_graph_interrupt_it_once():
         def decompress(tensor, ctx):
             return tensor.to(ctx)
 
-    hvd.init()
     me = hvd.rank()
     x = numbers(3, 2, rank=me)
 
@@ -353,16 +351,16 @@ def test_rank_and_size_are_constants_of_the_running_job():
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
     x = numbers(5)
     hvd.init()
-    together = hvd.rank()
+    rank = hvd.rank()
     for alone in (False, True, False):
         if alone:
             hvd.shutdown()
-            hvd.init(comm=[together])
+            hvd.init(comm=[rank])
         elif hvd.size() == 1:
             hvd.shutdown()
             hvd.init()
         assert torch.equal(compiled(x), function(x)), hvd.size()
-    # A call without a guard on the rank, as a graph that the user kept would make it.
+    # A graph that the user kept calls the operator like this, without a guard on the rank.
     with pytest.raises(ValueError, match=r"compiled for rank 0 of 5 .* is rank \d of 2. Compile it again"):
         op("allreduce")([x], "", 1, 1.0, 1.0, None, 0, 0, 5, None, False)
     hvd.shutdown()
@@ -388,7 +386,7 @@ def test_a_reduction_without_a_gradient_fails_in_the_backward_pass():
 
 
 @on_compiling_ranks(2, timeout=120)
-def test_errors_are_those_of_eager_calls():
+def test_errors_equal_those_of_eager_calls():
     me = hvd.rank()
     x = numbers(2, 3)
     mistakes = [
@@ -423,12 +421,10 @@ def test_errors_are_those_of_eager_calls():
 
 
 @on_compiling_ranks(2, timeout=120)
-def test_synchronized_batch_normalization_is_a_part_of_the_graph():
+def test_sync_batch_norm_is_part_of_the_graph():
     x = numbers(3 + hvd.rank(), 2, rank=hvd.rank()).requires_grad_()
     norms = [hvd.SyncBatchNorm(2), hvd.SyncBatchNorm(2)]
-    results = [
-        outcome(run_it, [x]) for run_it in (norms[0], torch.compile(norms[1], backend="aot_eager", fullgraph=True))
-    ]
+    results = [outcome(norm, [x]) for norm in (norms[0], torch.compile(norms[1], backend="aot_eager", fullgraph=True))]
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)
     for a, b in zip(norms[0].state_dict().values(), norms[1].state_dict().values(), strict=True):
@@ -436,14 +432,12 @@ def test_synchronized_batch_normalization_is_a_part_of_the_graph():
 
 
 @on_compiling_ranks(1, init=False)
-def test_torch_without_effects_leaves_graphs_for_collectives():
-    import sys
-
+def test_graphs_break_at_collectives_if_torch_has_no_effects():
     from torch._dynamo.utils import counters
     from torch.library import Library
 
     del Library._register_effectful_op
-    import horocache.torch as hvd
+    import horocache.torch as hvd  # after the deletion; this test does not use the module's import
 
     hvd.init()
     assert "horocache.torch.compile.custom_ops" not in sys.modules
@@ -452,7 +446,7 @@ def test_torch_without_effects_leaves_graphs_for_collectives():
 
 
 @on_compiling_ranks(1)
-def test_the_operators_are_what_torch_expects_of_operators():
+def test_the_operators_pass_opcheck():
     from horocache.torch.compile.custom_ops import op
     from torch.library import opcheck
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import datetime
 import socket
-import tempfile
 
+import horocache.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import on_ranks
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_wrapper
 from torch.nn.parallel import DistributedDataParallel
 
-from horocache.testing import run_ranks as run
-
-from ..small_model import batch, make_model
+from ..small_model import batch, check_equal_on_all_ranks, make_model
 
 LIMIT = datetime.timedelta(seconds=30)
 
 
-def start(folder):
-    import horocache.torch as hvd
-
-    hvd.init()
+def start_gloo(folder):
     dist.init_process_group("gloo", f"file://{folder}/store", LIMIT, rank=hvd.rank(), world_size=hvd.size())
-    return hvd
 
 
-def trained(hvd, hook, **options):
+def trained(hook, **options):
     # Small buckets, so that there are several.
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.001, **options)
     if hook is not None:
@@ -40,48 +36,34 @@ def trained(hvd, hook, **options):
     return [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_parameters_are_those_of_ddp_alone(size):
-    with tempfile.TemporaryDirectory() as folder:
-
-        def body():
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_wrapper
-
-            hvd = start(folder)
-            before = hvd.metrics()["operations"]
-            ours, again = trained(hvd, hvd.ddp_hook), trained(hvd, hvd.ddp_hook, static_graph=True)
-            assert hvd.metrics()["operations"] > before
-            torch.testing.assert_close(ours, trained(hvd, None))
-            torch.testing.assert_close(ours, again)
-            compressed = trained(hvd, fp16_compress_wrapper(hvd.ddp_hook))
-            torch.testing.assert_close(ours, compressed, rtol=0.05, atol=0.01)
-            dist.destroy_process_group()
-            return [p.sum().item() for p in ours]
-
-        results = run(body, size)
-    assert all(result == results[0] for result in results)
+@on_ranks(2, 3)
+def test_the_hook_gives_the_parameters_of_plain_ddp(tmp_path):
+    start_gloo(tmp_path)
+    before = hvd.metrics()["operations"]
+    ours, static = trained(hvd.ddp_hook), trained(hvd.ddp_hook, static_graph=True)
+    assert hvd.metrics()["operations"] > before
+    torch.testing.assert_close(ours, trained(None))
+    torch.testing.assert_close(ours, static)
+    compressed = trained(fp16_compress_wrapper(hvd.ddp_hook))
+    torch.testing.assert_close(ours, compressed, rtol=0.05, atol=0.01)
+    dist.destroy_process_group()
+    check_equal_on_all_ranks(ours)
 
 
-def test_a_wrong_state_and_a_rank_that_fails_are_errors_of_the_backward_pass():
-    with tempfile.TemporaryDirectory() as folder:
-
-        def body():
-            hvd = start(folder)
-            model = DistributedDataParallel(make_model())
-            model.register_comm_hook("all", hvd.ddp_hook)
-            x, y = batch(0, hvd.rank())
-            with pytest.raises(Exception, match="state of ddp_hook is a ProcessSet"):
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-            model = DistributedDataParallel(make_model())
-            model.register_comm_hook(None, hvd.ddp_hook)
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            if hvd.rank() == 1:
-                hvd.shutdown()
-                return None
-            with pytest.raises(Exception, match="rank 1") as caught:
-                loss.backward()
-            return str(caught.value)
-
-        first, _ = run(body, 2)
-    assert "rank 1" in first
-    assert socket.gethostname() not in first
+@on_ranks(2)
+def test_an_invalid_state_and_a_lost_rank_raise_in_the_backward_pass(tmp_path):
+    start_gloo(tmp_path)
+    model = DistributedDataParallel(make_model())
+    model.register_comm_hook("all", hvd.ddp_hook)
+    x, y = batch(0, hvd.rank())
+    with pytest.raises(Exception, match="state of ddp_hook is a ProcessSet"):
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+    model = DistributedDataParallel(make_model())
+    model.register_comm_hook(None, hvd.ddp_hook)
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    if hvd.rank() == 1:
+        hvd.shutdown()
+        return
+    with pytest.raises(Exception, match="rank 1") as caught:
+        loss.backward()
+    assert socket.gethostname() not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Errors in groups of the backend horocache: they reach all ranks at once and name ranks and values."""
+"""Errors in groups of the backend horocache reach all ranks at once and name ranks and values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
+from torch.nn.parallel import DistributedDataParallel
 
 import horocache as hc
+from horocache.testing import run_ranks
 
-from .distributed_job import enter, group, run_with_store
+from .distributed_job import enter, group
 
 
 def seconds(count):
@@ -21,8 +23,8 @@ def seconds(count):
 
 
 @on_ranks(3, init=False)
-def test_calls_that_do_not_go_together_fail_on_all_ranks_and_the_group_goes_on(tmp_path):
-    def differs(words, *calls):
+def test_mismatched_calls_raise_on_all_ranks_and_the_group_continues(tmp_path):
+    def check_mismatch(words, *calls):
         with pytest.raises(hc.MismatchError, match=words) as caught:
             calls[min(rank, len(calls) - 1)]()
         assert isinstance(caught.value, RuntimeError)
@@ -55,12 +57,12 @@ def test_calls_that_do_not_go_together_fail_on_all_ranks_and_the_group_goes_on(t
 
     with group(tmp_path) as (rank, ranks):
         for words, *calls in cases():
-            differs(words, *calls)
-        for _ in range(150):  # until all of it is cached
+            check_mismatch(words, *calls)
+        for _ in range(150):  # until all operations are cached
             dist.all_reduce(torch.ones(3))
             dist.broadcast(torch.ones(2), 0)
         for words, *calls in cases():
-            differs(words, *calls)
+            check_mismatch(words, *calls)
         with pytest.raises(ValueError, match="the output of all_gather has 3 elements; it needs 6"):
             dist.all_gather_into_tensor(torch.zeros(3), torch.ones(2))
         with pytest.raises(ValueError, match=r"must add up to 4, the rows of the input"):
@@ -74,7 +76,7 @@ def test_calls_that_do_not_go_together_fail_on_all_ranks_and_the_group_goes_on(t
 
 
 @on_ranks(2, init=False)
-def test_a_mismatch_among_several_that_are_under_way_ends_in_errors_and_no_wait_for_ever(tmp_path):
+def test_every_wait_ends_after_a_mismatch_among_pending_operations(tmp_path):
     with group(tmp_path, seconds=2) as (rank, _):
         shapes = [[3], [3], [5], [3]] if rank else [[3], [3], [3], [5]]
         works = [dist.all_reduce(torch.ones(shape), async_op=True) for shape in shapes]
@@ -88,9 +90,7 @@ def test_a_mismatch_among_several_that_are_under_way_ends_in_errors_and_no_wait_
 
 
 @on_ranks(2, init=False)
-def test_ddp_gets_the_error_that_other_calls_get(tmp_path):
-    from torch.nn.parallel import DistributedDataParallel
-
+def test_ddp_raises_the_mismatch_of_its_allreduce(tmp_path):
     with group(tmp_path) as (rank, _):
         model = DistributedDataParallel(torch.nn.Linear(4, 4))
         for _ in range(2):  # the second step rebuilds DDP's buckets
@@ -131,12 +131,8 @@ def test_time_limits_of_waits_barriers_and_groups(tmp_path):
         dist.barrier()
 
 
-def test_a_rank_that_is_killed_is_named_by_every_operation_and_future():
-    def body(folder):
-        from torch.nn.parallel import DistributedDataParallel
-
-        import horocache as hc
-
+def test_every_operation_and_future_names_a_killed_rank(tmp_path):
+    def communicate(folder):
         rank, _ = enter(folder)
         model = DistributedDataParallel(torch.nn.Linear(4, 4))
         pair = dist.new_group([0, 2])
@@ -157,13 +153,13 @@ def test_a_rank_that_is_killed_is_named_by_every_operation_and_future():
             dist.all_reduce(torch.ones(1, dtype=torch.float16), async_op=True).get_future().wait()
         dist.destroy_process_group()
 
-    outcomes = run_with_store(body, 3, check=False)
+    outcomes = run_ranks(communicate, 3, args=(tmp_path,), check=False)
     assert outcomes[1].exit_code == -signal.SIGKILL
     assert outcomes[0].ok and outcomes[2].ok, [outcome.describe() for outcome in outcomes]
 
 
 @on_ranks(3, init=False)
-def test_who_leaves_a_group_waits_for_nobody(tmp_path):
+def test_a_rank_leaves_a_group_without_waiting_for_others(tmp_path):
     with group(tmp_path) as (rank, _):
         pair = dist.new_group([0, 1])
         if rank == 0:
@@ -180,7 +176,7 @@ def test_who_leaves_a_group_waits_for_nobody(tmp_path):
 
 
 @on_ranks(2, init=False)
-def test_a_group_is_not_that_of_a_forked_child(tmp_path):
+def test_a_forked_child_cannot_use_the_group(tmp_path):
     with group(tmp_path) as (_, ranks):
         child = os.fork()
         if child == 0:

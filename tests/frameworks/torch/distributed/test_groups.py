@@ -1,16 +1,22 @@
-"""How groups of the backend horocache begin and end, and how they coexist with horocache's own job and process sets."""
+"""Groups of the backend horocache: their start, end, ranks and devices, beside jobs and process sets of horocache."""
 
 from __future__ import annotations
 
+import gc
 import inspect
+import time
+from pathlib import Path
 
 import horocache.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
+from torch.distributed.device_mesh import init_device_mesh
 
-from .distributed_job import enter, forget_the_launcher, group
+from horocache.core import context
+
+from .distributed_job import enter, group, remove_launcher_variables
 
 
 def total(members=None, value=1.0):
@@ -21,13 +27,9 @@ def total(members=None, value=1.0):
 
 @pytest.mark.parametrize("launched", [True, False])
 @on_ranks(3, init=False)
-def test_a_program_that_knows_torch_alone_starts_horocache_and_ends_it(launched, tmp_path):
-    from horocache.core import context
-
-    place = {}
-    if not launched:
-        place["rank"], place["size"] = forget_the_launcher()
-    with group(tmp_path, **place) as (rank, ranks):
+def test_a_process_group_starts_and_ends_horocache(launched, tmp_path):
+    options = {} if launched else dict(zip(("rank", "size"), remove_launcher_variables(), strict=True))
+    with group(tmp_path, **options) as (rank, ranks):
         assert (context.rank(), context.size(), context.local_rank()) == (rank, ranks, rank)
         assert total(value=rank) == 3
         knobs = context.current().runtime.knobs()
@@ -37,17 +39,11 @@ def test_a_program_that_knows_torch_alone_starts_horocache_and_ends_it(launched,
 
 
 @on_ranks(3, init=False)
-def test_groups_come_and_go_many_times_and_leave_nothing(tmp_path):
-    import gc
-    import time
-    from pathlib import Path
+def test_repeated_groups_leave_no_descriptors_or_threads(tmp_path):
+    def descriptors_and_threads():
+        return tuple(len(list(Path(f"/proc/self/{kind}").iterdir())) for kind in ("fd", "task"))
 
-    from horocache.core import context
-
-    def held():
-        return tuple(len(list(Path(f"/proc/self/{of}").iterdir())) for of in ("fd", "task"))
-
-    rank, ranks = forget_the_launcher()
+    rank, ranks = remove_launcher_variables()
     counts = []
     for turn in range(8):  # every way to end the groups; the first two ways twice
         with group(tmp_path, rank=rank, size=ranks, store=str(turn)):
@@ -62,15 +58,16 @@ def test_groups_come_and_go_many_times_and_leave_nothing(tmp_path):
                 dist.destroy_process_group(first)
         assert not context.is_initialized()
         gc.collect()
-        until = time.monotonic() + 5
-        while held() > min(counts[1:], default=held()) and time.monotonic() < until:  # while threads are ending
+        least = min(counts[1:], default=descriptors_and_threads())
+        deadline = time.monotonic() + 5  # seconds for threads to end
+        while descriptors_and_threads() > least and time.monotonic() < deadline:
             time.sleep(0.01)
-        counts.append(held())
+        counts.append(descriptors_and_threads())
     assert counts[-1] == min(counts[1:]), counts
 
 
 @on_ranks(3)
-def test_a_job_that_runs_is_used_and_goes_on(tmp_path):
+def test_a_group_uses_a_running_job_and_leaves_it_running(tmp_path):
     with group(tmp_path) as (rank, ranks):
         assert total() == ranks
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == ranks
@@ -85,10 +82,8 @@ def test_a_job_that_runs_is_used_and_goes_on(tmp_path):
 
 
 @on_ranks(2, init=False)
-def test_who_does_not_come_is_named(tmp_path):
-    import time
-
-    if forget_the_launcher()[0] == 1:
+def test_the_error_names_a_rank_that_does_not_join(tmp_path):
+    if remove_launcher_variables()[0] == 1:
         time.sleep(1.5)
         return
     with pytest.raises(RuntimeError, match=r"waited 1 s .* with the ranks \[0, 1\]; of these, \[1\] did not come"):
@@ -96,7 +91,7 @@ def test_who_does_not_come_is_named(tmp_path):
 
 
 @on_ranks(4, init=False)
-def test_groups_have_the_ranks_that_the_program_gives_them(tmp_path):
+def test_groups_have_the_given_ranks(tmp_path):
     with group(tmp_path) as (rank, _):
         mine = [rank // 2 * 2, rank // 2 * 2 + 1]
         assert total(dist.new_group(mine, use_local_synchronization=True), rank) == sum(mine)
@@ -116,7 +111,7 @@ def test_groups_have_the_ranks_that_the_program_gives_them(tmp_path):
     "sort_ranks" not in inspect.signature(dist.new_group).parameters, reason="this torch sorts the ranks of a group"
 )
 @on_ranks(4, init=False)
-def test_groups_have_the_order_that_the_program_gives_them(tmp_path):
+def test_groups_keep_the_given_order_of_ranks(tmp_path):
     with group(tmp_path) as (rank, _):
         for order in ([3, 1, 2, 0], [2, 0, 3]):
             made = dist.new_group(order, sort_ranks=False)
@@ -154,7 +149,7 @@ def test_groups_have_the_order_that_the_program_gives_them(tmp_path):
 
 
 @on_ranks(3, init=False)
-def test_sets_of_torch_and_of_horocache_go_together(tmp_path):
+def test_groups_of_torch_and_process_sets_of_horocache_coexist(tmp_path):
     hvd.init(process_sets=[[0, 1]])
     with group(tmp_path) as (rank, ranks):
         first = dist.new_group([1, 2])
@@ -179,15 +174,13 @@ def test_sets_of_torch_and_of_horocache_go_together(tmp_path):
 
 
 @on_ranks(3, init=False)
-def test_beside_a_world_of_another_backend(tmp_path):
-    from horocache.core import context
-
+def test_groups_beside_a_world_of_another_backend(tmp_path):
     with group(tmp_path, backend="gloo") as (rank, _):
-        with pytest.raises(NotImplementedError, match=r"horocache does not run on rank 0: it is started by all ranks"):
-            if rank < 2:
+        if rank < 2:
+            with pytest.raises(
+                NotImplementedError, match="horocache does not run on rank 0: it is started by all ranks"
+            ):
                 dist.new_group([0, 1], backend="horocache", use_local_synchronization=True)
-            else:
-                raise NotImplementedError("horocache does not run on rank 0: it is started by all ranks")
         every = dist.new_group(backend="horocache")
         pair = dist.new_group([0, 1], backend="horocache")
         assert total(every, rank) == total(value=rank) == 3
@@ -229,9 +222,7 @@ def test_backends_by_device(backend, tmp_path):
 
 
 @on_ranks(4, init=False)
-def test_meshes(tmp_path):
-    from torch.distributed.device_mesh import init_device_mesh
-
+def test_device_meshes(tmp_path):
     with group(tmp_path) as (rank, _):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
         assert total(mesh.get_group("rows"), rank) == (2 if rank % 2 == 0 else 4)

@@ -1,16 +1,16 @@
-"""Programs written for torch.distributed have the same results over horocache as over gloo."""
+"""Programs for torch.distributed have the same results over horocache as over gloo."""
 
 from __future__ import annotations
 
 import contextlib
 
-import pytest
 import torch
 import torch.distributed as dist
+from ranks import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from ..small_model import batch, make_model
-from .distributed_job import group, run_with_store
+from .distributed_job import group
 
 
 def train(model, optimizer, rank, steps=4):
@@ -31,22 +31,18 @@ def trained_ddp(rank, optimizer=torch.optim.SGD, hook=None, builtin_hook=None, *
     return train(model, optimizer(model.parameters(), lr=0.1), rank)
 
 
-def compare(program, size, **options):
+def check_same(program, folder):
     """Run ``program(rank, size, folder)`` over gloo and over horocache; the tensors that it returns must be equal."""
-
-    def body(folder):
-        results = []
-        for backend in ("gloo", "horocache"):
-            with group(folder, backend=backend, store=backend) as (rank, ranks):
-                results.append(program(rank, ranks, f"{folder}/{backend}"))
-                dist.barrier()
-        torch.testing.assert_close(results[1], results[0])
-
-    run_with_store(body, size, **options)
+    results = []
+    for backend in ("gloo", "horocache"):
+        with group(folder, backend=backend, store=backend) as (rank, ranks):
+            results.append(program(rank, ranks, f"{folder}/{backend}"))
+            dist.barrier()
+    torch.testing.assert_close(results[1], results[0])
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_ddp(size):
+@on_ranks(2, 3, init=False)
+def test_ddp(tmp_path):
     def program(rank, ranks, folder):
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -69,10 +65,11 @@ def test_ddp(size):
             torch.nn.functional.cross_entropy(model(x.float()), y).backward()
         return results
 
-    compare(program, size)
+    check_same(program, tmp_path)
 
 
-def test_ddp_with_parameters_that_some_ranks_do_not_use_and_inputs_that_end_early():
+@on_ranks(3, init=False)
+def test_ddp_with_unused_parameters_uneven_inputs_and_sparse_gradients(tmp_path):
     class TwoHeads(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -104,10 +101,11 @@ def test_ddp_with_parameters_that_some_ranks_do_not_use_and_inputs_that_end_earl
         table(torch.tensor([rank, rank + 1, 0])).pow(2).sum().backward()
         return [*results, *model.parameters(), table.module.weight.grad.to_dense()]
 
-    compare(program, 3)
+    check_same(program, tmp_path)
 
 
-def test_zero_fsdp_and_checkpoints():
+@on_ranks(2, init=False)
+def test_zero_fsdp_and_checkpoints(tmp_path):
     def program(rank, ranks, folder):
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -143,10 +141,11 @@ def test_zero_fsdp_and_checkpoints():
             results += [p.detach().clone() for p in model.parameters()]
         return results
 
-    compare(program, 2)
+    check_same(program, tmp_path)
 
 
-def test_tensor_parallel_layers():
+@on_ranks(4, init=False)
+def test_tensor_parallel_layers(tmp_path):
     def program(rank, ranks, folder):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -167,10 +166,11 @@ def test_tensor_parallel_layers():
             *[p.grad.full_tensor() for p in model.parameters()],
         ]
 
-    compare(program, 4)
+    check_same(program, tmp_path)
 
 
-def test_functional_collectives_and_compiled_functions():
+@on_ranks(2, init=False, timeout=110)
+def test_functional_collectives_and_compiled_functions(tmp_path):
     def program(rank, ranks, folder):
         import torch.distributed._functional_collectives as functional
 
@@ -206,4 +206,4 @@ def test_functional_collectives_and_compiled_functions():
         normed = torch.nn.Sequential(torch.nn.BatchNorm1d(6).double(), make_model())  # DDP broadcasts its buffers
         return results + model_step(torch.compile(DistributedDataParallel(normed), backend="aot_eager"))
 
-    compare(program, 2, timeout=110)
+    check_same(program, tmp_path)

@@ -1,7 +1,8 @@
-"""DistributedOptimizer against one process that computes with all ranks' data."""
+"""DistributedOptimizer gives the parameters of one process that trains on the data of all ranks."""
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 import horocache.torch as hvd
@@ -10,9 +11,9 @@ import pytest
 import torch
 from ranks import on_ranks
 
-from horocache.testing import run_ranks as run
+from horocache.core import context
 
-from ..small_model import batch, group_names, make_model, parameters
+from ..small_model import batch, check_equal_on_all_ranks, group_names, make_model, parameters
 
 
 def reference(size, steps, make_optimizer, passes=1):
@@ -94,7 +95,7 @@ def test_gradients_of_several_passes_add_up_before_they_are_reduced():
 @pytest.mark.parametrize("groups", [0, 2])
 @pytest.mark.parametrize("compression", ["none", "fp16"])
 @on_ranks(3)
-def test_gradients_that_are_views_of_one_buffer(groups, compression):
+def test_gradients_in_one_flat_buffer_are_reduced(groups, compression):
     want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1))
     model = make_model()
     params = list(model.parameters())
@@ -117,40 +118,31 @@ def test_gradients_that_are_views_of_one_buffer(groups, compression):
         torch.testing.assert_close(got.detach(), expected, **close)
 
 
-def test_synchronize_before_the_step_allows_clipping_and_warns_if_done_twice():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        model = make_model()
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
-        x, y = batch(0, hvd.rank())
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        with pytest.raises(AssertionError, match="race condition"):
-            optimizer.zero_grad()
-        optimizer.synchronize()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        with optimizer.skip_synchronize(), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            optimizer.step()
-        moved = torch.cat(
-            [(a - b).flatten() for a, b in zip(model.parameters(), make_model().parameters(), strict=True)]
-        )
-        torch.testing.assert_close(moved.norm().item(), 1e-3, rtol=1e-3, atol=0)
+@on_ranks(3)
+def test_gradients_may_be_clipped_after_synchronize_and_a_second_one_warns():
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    x, y = batch(0, hvd.rank())
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    with pytest.raises(AssertionError, match="race condition"):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.synchronize()
-        with pytest.warns(UserWarning, match=r"optimizer.step\(\) called without optimizer.skip_synchronize\(\)"):
-            optimizer.step()
-        return norm.item()
-
-    assert len(set(run(body, 3))) == 1
+    optimizer.synchronize()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    check_equal_on_all_ranks([norm])
+    with optimizer.skip_synchronize(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    moved = torch.cat([(a - b).flatten() for a, b in zip(model.parameters(), make_model().parameters(), strict=True)])
+    torch.testing.assert_close(moved.norm().item(), 1e-3, rtol=1e-3, atol=0)
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match=r"optimizer.step\(\) called without optimizer.skip_synchronize\(\)"):
+        optimizer.step()
 
 
 @on_ranks(2)
-def test_the_predivide_factor_divides_before_and_after_also_in_groups():
-    from horocache.core import context
-
+def test_the_predivide_factor_scales_before_and_after_the_sum():
     session = context.current()
     runtime, scales = session.runtime, []
 
@@ -159,10 +151,11 @@ def test_the_predivide_factor_divides_before_and_after_also_in_groups():
             method = getattr(runtime, name)
             if name == "submit":
                 return lambda request: (scales.append((request.prescale, request.postscale)), method(request))[1]
-            place = {"allreduce_in_place": 3, "submit_gradients": 2, "submit_gradient_group": 7}.get(name)
-            if place is None:
+            # The position of the prescale factor among the arguments; the postscale factor follows it.
+            position = {"allreduce_in_place": 3, "submit_gradients": 2, "submit_gradient_group": 7}.get(name)
+            if position is None:
                 return method
-            return lambda *given, **more: (scales.append(given[place : place + 2]), method(*given, **more))[1]
+            return lambda *args, **more: (scales.append(args[position : position + 2]), method(*args, **more))[1]
 
     session.runtime = Spy()
     for options in ({}, {"num_groups": 1}, {"num_groups": 2}, {"groups": "lists"}):
@@ -175,8 +168,8 @@ def test_the_predivide_factor_divides_before_and_after_also_in_groups():
         (sum(p.sum() for p in params) * (hvd.rank() + 1)).backward()
         optimizer.step()
         assert [p.tolist() for p in params] == [[-0.5, -0.5]] * 4  # 1 minus the mean of 1 and 2
-        reductions = [of_call for of_call in scales if of_call != (1.0, 1.0)]  # without the broadcast of the order
-        assert reductions and set(reductions) == {(0.25, 4.0)}, (options, scales)
+        reductions = {pair for pair in scales if pair != (1.0, 1.0)}  # without the broadcast of the order
+        assert reductions == {(0.25, 4.0)}, (options, scales)
 
 
 @on_ranks(1, 2)
@@ -194,7 +187,7 @@ def test_zero_grad_takes_set_to_none():
 
 
 @on_ranks(2)
-def test_a_sparse_gradient_may_be_missing_on_a_rank_once_it_has_been_there():
+def test_a_sparse_gradient_may_be_missing_on_a_rank_in_a_later_step():
     table = torch.nn.Embedding(4, 2, sparse=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), [("table", table.weight)])
     for step in range(2):
@@ -206,36 +199,30 @@ def test_a_sparse_gradient_may_be_missing_on_a_rank_once_it_has_been_there():
 
 
 @pytest.mark.parametrize("compression", ["none", "fp16"])
-def test_sparse_gradients_that_travel_as_dense_ones_are_sparse_again_for_optimizers_that_need_it(compression):
-    def body(compression):
-        import horocache.torch as hvd
-
-        hvd.init()
-        table = torch.nn.Embedding(5, 2, sparse=True)
-        torch.nn.init.zeros_(table.weight)
-        optimizer = hvd.DistributedOptimizer(
-            torch.optim.SparseAdam(table.parameters(), lr=1.0),
-            table.named_parameters(),
-            getattr(hvd.Compression, compression),
-            sparse_as_dense=True,
-        )
-        rows = []
-        for step in range(3):
-            optimizer.zero_grad()
-            if step < 2 or hvd.rank() == 0:
-                table(torch.tensor([hvd.rank(), 3])).sum().backward()
-            optimizer.step()
-            rows.append(table.weight.grad.coalesce().indices()[0].tolist())
-        return rows, table.weight.tolist()
-
-    first, second = run(body, 2, args=(compression,))
-    assert first == second
-    assert first[0] == [[0, 1, 3], [0, 1, 3], [0, 3]]
-    assert [row[0] < 0 for row in first[1]] == [True, True, False, True, False]
+@on_ranks(2)
+def test_sparse_as_dense_gives_sparse_gradients_to_the_optimizer(compression):
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SparseAdam(table.parameters(), lr=1.0),
+        table.named_parameters(),
+        getattr(hvd.Compression, compression),
+        sparse_as_dense=True,
+    )
+    rows = []
+    for step in range(3):
+        optimizer.zero_grad()
+        if step < 2 or hvd.rank() == 0:
+            table(torch.tensor([hvd.rank(), 3])).sum().backward()
+        optimizer.step()
+        rows.append(table.weight.grad.coalesce().indices()[0].tolist())
+    assert rows == [[0, 1, 3], [0, 1, 3], [0, 3]]
+    assert [row[0] < 0 for row in table.weight.tolist()] == [True, True, False, True, False]
+    check_equal_on_all_ranks([table.weight])
 
 
 @on_ranks(3)
-def test_sparse_gradients_are_gathered_or_travel_as_dense_ones():
+def test_sparse_gradients_are_gathered_or_reduced_as_dense_ones():
     me, n = hvd.rank(), hvd.size()
     for options in ({}, {"sparse_as_dense": True}, {"num_groups": 1}, {"num_groups": 1, "sparse_as_dense": True}):
         torch.manual_seed(0)
@@ -256,12 +243,11 @@ def test_sparse_gradients_are_gathered_or_travel_as_dense_ones():
             torch.testing.assert_close(dense, want)
             with optimizer.skip_synchronize():
                 optimizer.step()
-        gathered = hvd.allgather(table.weight.detach().unsqueeze(0))
-        assert all(torch.equal(gathered[0], other) for other in gathered)
+        check_equal_on_all_ranks([table.weight])
 
 
 @on_ranks(2)
-def test_groups_of_the_users_are_one_operation_each():
+def test_each_explicit_group_is_one_bucket():
     model = make_model()
     want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1))
     params = list(model.parameters())
@@ -277,10 +263,12 @@ def test_groups_of_the_users_are_one_operation_each():
         optimizer.step()
     for got, expected in zip(params, want, strict=True):
         torch.testing.assert_close(got.detach(), expected)
+    buckets = {frozenset(names) for names in group_names(optimizer)}
+    assert buckets == {frozenset(names) for names in (["0.weight", "4.bias"], ["0.bias", "2.weight"], ["4.weight"])}
 
 
 @on_ranks(3)
-def test_groups_follow_rank_zeros_measured_order_after_the_first_step():
+def test_groups_follow_the_order_of_rank_0_after_the_first_step():
     params, named = parameters(4)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0), named, num_groups=np.int64(2))
     before = group_names(optimizer)
@@ -295,25 +283,18 @@ def test_groups_follow_rank_zeros_measured_order_after_the_first_step():
     assert after == [["p2", "p0"], ["p3", "p1"]]
 
 
-def test_the_logger_of_the_layers_hears_of_every_reduction():
-    def body():
-        import logging
-
-        import horocache.torch as hvd
-
-        said = []
-        handler = logging.Handler()
-        handler.emit = lambda record: said.append(record.getMessage())
-        logger = logging.getLogger("horocache.tensors")
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)
-        hvd.init()
-        hvd.allreduce_(torch.ones(2, 3))
-        param = torch.nn.Parameter(torch.ones(4))
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), [("p", param)])
-        param.sum().backward()
-        optimizer.step()
-        return said
-
-    kinds = [f"{what} torch.float32[{shape}]" for shape in ("2, 3", "4") for what in ("submit", "finish")]
-    assert run(body, 2) == [kinds] * 2
+@on_ranks(2, init=False)
+def test_the_logger_of_tensors_records_every_reduction():
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger = logging.getLogger("horocache.tensors")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    hvd.init()
+    hvd.allreduce_(torch.ones(2, 3))
+    param = torch.nn.Parameter(torch.ones(4))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), [("p", param)])
+    param.sum().backward()
+    optimizer.step()
+    assert records == [f"{event} torch.float32[{shape}]" for shape in ("2, 3", "4") for event in ("submit", "finish")]

@@ -6,20 +6,18 @@ import copy
 import inspect
 import io
 import pickle
-import sys
 
-import cloudpickle
 import horocache.torch as hvd
 import pytest
 import torch
 from ranks import on_ranks
 
-from horocache.testing import run_ranks as run
+from horocache.testing import run_ranks
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+from ..small_model import check_equal_on_all_ranks
 
 
-class Plain(torch.optim.SGD):
+class WithoutArguments(torch.optim.SGD):
     """Its methods take no arguments."""
 
     def zero_grad(self):
@@ -29,7 +27,7 @@ class Plain(torch.optim.SGD):
         return super().step()
 
 
-class Generous(torch.optim.SGD):
+class WithMoreArguments(torch.optim.SGD):
     """Its methods take additional arguments."""
 
     def zero_grad(self, set_to_none=True, *, log=None):
@@ -42,7 +40,7 @@ class Generous(torch.optim.SGD):
 
 
 class Noam:
-    """The usual learning-rate wrapper of papers: not an Optimizer, though it has an optimizer's groups."""
+    """A learning-rate wrapper as in papers: it has an optimizer's groups, but does not derive from Optimizer."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -60,7 +58,7 @@ class Noam:
 
 
 @on_ranks(1, 2)
-def test_methods_of_the_programs_optimizer_get_what_they_were_given():
+def test_step_and_zero_grad_pass_on_all_arguments():
     for op in (hvd.Average, hvd.Adasum):
         model = torch.nn.Linear(2, 2)
         before = model.weight.detach().clone()
@@ -70,32 +68,37 @@ def test_methods_of_the_programs_optimizer_get_what_they_were_given():
             loss.backward()
             return loss
 
-        plain = hvd.DistributedOptimizer(Plain(model.parameters(), lr=0.5), model.named_parameters(), op=op)
+        optimizer = hvd.DistributedOptimizer(
+            WithoutArguments(model.parameters(), lr=0.5), model.named_parameters(), op=op
+        )
         backward()
-        plain.step()
-        plain.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         assert model.weight.grad.count_nonzero() == 0
         torch.testing.assert_close(model.weight.detach(), before - 0.5)
         backward()
-        plain.synchronize()
+        optimizer.synchronize()
         if op != hvd.Adasum:
-            with plain.skip_synchronize():
-                plain.step()
-        assert not inspect.signature(plain.zero_grad).parameters and not inspect.signature(plain.step).parameters
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        assert not inspect.signature(optimizer.zero_grad).parameters
+        assert not inspect.signature(optimizer.step).parameters
         with pytest.raises(TypeError):
-            plain.zero_grad(True)
-        del plain
+            optimizer.zero_grad(True)
+        del optimizer
 
         log = []
         model.zero_grad()
-        more = hvd.DistributedOptimizer(Generous(model.parameters(), lr=0.5), model.named_parameters(), op=op)
+        optimizer = hvd.DistributedOptimizer(
+            WithMoreArguments(model.parameters(), lr=0.5), model.named_parameters(), op=op
+        )
         backward()
-        more.step(scale=2.0, log=log)
-        more.zero_grad(False, log=log)
-        more.step(backward, 3.0, log=log)
-        more.zero_grad(log=log)
-        loss = more.step(log=log, closure=backward)
-        assert loss.numel() == 1 and list(inspect.signature(more.step).parameters) == ["closure", "scale", "log"]
+        optimizer.step(scale=2.0, log=log)
+        optimizer.zero_grad(False, log=log)
+        optimizer.step(backward, 3.0, log=log)
+        optimizer.zero_grad(log=log)
+        loss = optimizer.step(log=log, closure=backward)
+        assert loss.numel() == 1 and list(inspect.signature(optimizer.step).parameters) == ["closure", "scale", "log"]
         assert log == [
             ("step", False, 2.0),
             "zero_grad",
@@ -107,7 +110,7 @@ def test_methods_of_the_programs_optimizer_get_what_they_were_given():
 
 
 @on_ranks(2)
-def test_what_wraps_an_optimizer_and_is_none_goes_around_the_distributed_one():
+def test_wrappers_that_are_not_optimizers_wrap_the_distributed_one():
     param = torch.nn.Parameter(torch.zeros(2))
     for op in (hvd.Average, hvd.Adasum):
         with pytest.raises(ValueError, match=r"Noam does not derive .* Noam\(\.\.\., DistributedOptimizer\(opt"):
@@ -122,9 +125,7 @@ def test_what_wraps_an_optimizer_and_is_none_goes_around_the_distributed_one():
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_copies_of_a_wrapped_optimizer_are_distributed(size):
-    def body():
-        import horocache.torch as hvd
-
+    def train_copies():
         hvd.init()
         for number, kind in enumerate(({}, {"num_groups": 1}, {"groups": True}, {"op": hvd.Adasum})):
             model = torch.nn.Linear(2, 2)
@@ -141,33 +142,29 @@ def test_copies_of_a_wrapped_optimizer_are_distributed(size):
             stored = io.BytesIO()
             torch.save((model, optimizer, scheduler), stored)
             stored.seek(0)
-            deep = copy.deepcopy((model, optimizer, scheduler))
-            again = torch.load(stored, weights_only=False)
+            deep_copy = copy.deepcopy((model, optimizer, scheduler))
+            loaded = torch.load(stored, weights_only=False)
             results = []
-            for own, its, rates in ((model, optimizer, scheduler), deep, again):
-                assert type(its).__mro__[1:] == type(optimizer).__mro__[1:]
-                assert its.param_groups[0]["params"][0] is own.weight
-                its.zero_grad()
-                own(x).sum().backward()
-                its.step()
-                rates.step()
-                assert its.param_groups[0]["lr"] == 0.125
-                results.append(own.weight.detach())
+            for its_model, its_optimizer, its_scheduler in ((model, optimizer, scheduler), deep_copy, loaded):
+                assert type(its_optimizer).__mro__[1:] == type(optimizer).__mro__[1:]
+                assert its_optimizer.param_groups[0]["params"][0] is its_model.weight
+                its_optimizer.zero_grad()
+                its_model(x).sum().backward()
+                its_optimizer.step()
+                its_scheduler.step()
+                assert its_optimizer.param_groups[0]["lr"] == 0.125
+                results.append(its_model.weight.detach())
             gathered = hvd.allgather(torch.stack(results))
             assert all(torch.equal(each, gathered[0]) for each in gathered), (options, gathered)
-            # The first copy has its own tensor names, so both can be used at once.
-            (model(x) + deep[0](x)).sum().backward()
+            # The deep copy has tensor names of its own, so both optimizers can be in flight together.
+            (model(x) + deep_copy[0](x)).sum().backward()
             optimizer.step()
-            deep[1].step()
+            deep_copy[1].step()
             with pytest.raises(NotImplementedError, match=r"copy.deepcopy\(\(model, optimizer\)\)"):
                 copy.copy(optimizer)
         return pickle.dumps((model, optimizer))
 
-    (stored, *_) = run(body, size)
-
-    def later():
-        import horocache.torch as hvd
-
+    def train_pickled(stored):
         with pytest.raises(ValueError, match="has not been initialized"):
             pickle.loads(stored)
         hvd.init()
@@ -175,7 +172,7 @@ def test_copies_of_a_wrapped_optimizer_are_distributed(size):
         optimizer.zero_grad()
         model(torch.full((1, 2), hvd.rank() + 1.0)).sum().backward()
         optimizer.step()
-        return model.weight.tolist()
+        check_equal_on_all_ranks([model.weight])
 
-    answers = run(later, 2)
-    assert answers[0] == answers[1]
+    stored = run_ranks(train_copies, size)[0]
+    run_ranks(train_pickled, 2, args=(stored,))  # another job, also of another size

@@ -1,0 +1,5 @@
+"""Without JAX, the tests of this folder are not collected."""
+
+import importlib.util
+
+collect_ignore_glob = [] if importlib.util.find_spec("jax") else ["test_*.py"]
