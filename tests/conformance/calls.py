@@ -20,7 +20,7 @@ DTYPES = (*INTEGERS, *FLOATS, *COMPLEX, "bool")
 # The machine epsilon of each type, for averages; all other results are exact.
 EPSILON = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-6, "float64": 1e-14, "complex64": 1e-6, "complex128": 1e-14}
 
-# Scalar, empty, one element, odd, several dimensions, larger than a tile (run_cases.py sets its size).
+# Scalar, empty, one element, odd, several dimensions, larger than a tile (whose size run_cases.py sets).
 SHAPES = ((), (0,), (0, 3), (1,), (7,), (3, 5), (1700, 3))
 # The dimensions after the first one, for operations on rows.
 ROWS = ((), (3,), (2, 2), (0,))
@@ -28,8 +28,8 @@ LARGE_ROWS = 1700
 
 REDUCTIONS = {"Sum": 1, "Average": 0, "Min": 3, "Max": 4, "Product": 5, "And": 6, "Or": 7, "Xor": 8}
 
-# Undefined for every backend: (reductions, element types). Everything that is neither listed here, nor below for a
-# backend, must work.
+# Undefined for every backend: (reductions, element types). All combinations that are listed neither here nor in MISSING
+# must work.
 UNDEFINED = (
     ({"And", "Or", "Xor"}, {*FLOATS, *COMPLEX}),
     ({"Min", "Max"}, set(COMPLEX)),
@@ -40,7 +40,7 @@ MISSING: dict[str, tuple[tuple[set[str] | None, set[str] | None, set[str] | None
 
 
 def unsupported(backend: str | None, operation: str, reduction: str, dtype: str) -> bool:
-    """True if the operation must be refused."""
+    """True if the operation must raise an error."""
     if any(reduction in reductions and dtype in dtypes for reductions, dtypes in UNDEFINED):
         return True
     for rule in MISSING.get(backend or "", ()):

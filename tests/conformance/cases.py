@@ -39,8 +39,9 @@ def _reducing(operation: str, hc: ModuleType, backend: str | None) -> int:
         for number, reduction in enumerate(calls.REDUCTIONS):
             if calls.unsupported(backend, operation, reduction, dtype):
                 (call, *_) = calls.reductions_of(operation, runner.ranks, reduction, dtype, (4,), 0)
-                words = (calls.REDUCTIONS[reduction], dtype)
-                runner.refused(hc.UnsupportedError, words[1], lambda call=call: runner.submit(call, runner.name(), ""))
+                runner.expect_error(
+                    hc.UnsupportedError, dtype, lambda call=call: runner.submit(call, runner.name(), "")
+                )
                 continue
             batch: list[Call] = []
             for place, shape in enumerate(calls.SHAPES):
@@ -60,7 +61,7 @@ def _scales(hc: ModuleType, backend: str | None) -> int:
             (call, *_) = calls.reductions_of(operation, runner.ranks, "Sum", dtype, (9, 2), 1)
             call.options = {**call.options, "prescale_factor": 2.0, "postscale_factor": 3.0}
             if dtype == "bool":
-                runner.refused(
+                runner.expect_error(
                     hc.UnsupportedError, "prescale", lambda call=call: runner.submit(call, runner.name(), "")
                 )
                 continue
@@ -113,13 +114,13 @@ def _groups(hc: ModuleType, backend: str | None) -> int:
     ranks = range(runner.ranks)
     for dtype in ("float32", "int64", "bool", "complex64"):
         mine = [calls.values(runner.rank, shape, dtype) for shape in shapes]
-        everyone = [[calls.values(rank, shape, dtype) for shape in shapes] for rank in ranks]
-        totals = [calls.reduced([everyone[r][i] for r in ranks], "Sum", dtype) for i in range(len(shapes))]
-        rooted = everyone[runner.ranks - 1]
+        inputs = [[calls.values(rank, shape, dtype) for shape in shapes] for rank in ranks]
+        totals = [calls.reduced([inputs[r][i] for r in ranks], "Sum", dtype) for i in range(len(shapes))]
+        rooted = inputs[runner.ranks - 1]
         results = {
             "grouped_allreduce": (totals, hc.grouped_allreduce(mine, op=hc.Sum, name="a", backend=backend)),
             "grouped_allgather": (
-                [np.concatenate([everyone[r][i] for r in ranks]) for i in range(len(shapes))],
+                [np.concatenate([inputs[r][i] for r in ranks]) for i in range(len(shapes))],
                 hc.grouped_allgather(mine, name="g", backend=backend),
             ),
             "grouped_reducescatter": (
@@ -143,7 +144,7 @@ def _groups(hc: ModuleType, backend: str | None) -> int:
 
 
 def _in_place(hc: ModuleType, backend: str | None) -> int:
-    """Some ranks ask for the result in their tensor, others in a new array; no rank knows the others' choice."""
+    """Some ranks get the result in their tensor, others in a new array; no rank knows the choice of the others."""
     runner = Runner(hc, backend, "in_place")
     last = runner.ranks - 1
     for dtype, count in itertools.product(("float16", "float32", "int64"), (5, 40_001, 300_000)):
@@ -181,18 +182,18 @@ def _moving(operation: str, hc: ModuleType, backend: str | None) -> int:
 
 
 def _barrier(hc: ModuleType, backend: str | None) -> int:
-    """Barriers, each with an allreduce in flight: no rank passes before the last one has come."""
+    """Barriers, each with an allreduce in flight: no rank passes a barrier before all ranks have entered it."""
     runner = Runner(hc, backend, "barrier")
     for turn in range(max(5, runner.ranks)):
         handle = hc.allreduce_async(np.full(4, turn), op=hc.Sum, name=f"before.{turn}", backend=backend)
         if turn % runner.ranks == runner.rank:
             time.sleep(0.01)
-        came_ns = time.monotonic_ns()  # all ranks are on one machine, so they have one clock
+        entered_ns = time.monotonic_ns()  # all ranks are on one machine, so they have one clock
         hc.barrier(backend=backend)
         passed_ns = time.monotonic_ns()
         np.testing.assert_array_equal(hc.synchronize(handle), np.full(4, turn * runner.ranks))
-        all_came, all_passed = hc.allgather(np.array([[came_ns, passed_ns]]), name=f"times.{turn}").T
-        assert all_came.max() <= all_passed.min(), (turn, all_came - came_ns, all_passed - came_ns)
+        all_entered, all_passed = hc.allgather(np.array([[entered_ns, passed_ns]]), name=f"times.{turn}").T
+        assert all_entered.max() <= all_passed.min(), (turn, all_entered - entered_ns, all_passed - entered_ns)
         runner.checks += 1
     return runner.checks
 
@@ -200,7 +201,7 @@ def _barrier(hc: ModuleType, backend: str | None) -> int:
 def _scalars(hc: ModuleType, backend: str | None) -> int:
     """A scalar counts as one row."""
     runner = Runner(hc, backend, "scalars")
-    mine, everyone = np.float32(runner.rank + 1), np.arange(1, runner.ranks + 1, dtype=np.float32)
+    mine, all_values = np.float32(runner.rank + 1), np.arange(1, runner.ranks + 1, dtype=np.float32)
     ones = [1] * runner.ranks
     for got in (
         hc.allgather(mine, backend=backend),
@@ -210,7 +211,7 @@ def _scalars(hc: ModuleType, backend: str | None) -> int:
         hc.alltoallv(mine, sendcounts=ones, sdispls=[0] * runner.ranks, backend=backend)[0],
     ):
         if got is not None:
-            np.testing.assert_array_equal(got, everyone)
+            np.testing.assert_array_equal(got, all_values)
         runner.checks += 1
     got = hc.scatterv(mine, root_rank=0, sendcounts=ones, displs=[0] * runner.ranks, backend=backend)
     np.testing.assert_array_equal(got, [np.float32(1)])
@@ -218,7 +219,7 @@ def _scalars(hc: ModuleType, backend: str | None) -> int:
 
 
 def _random_call(random: np.random.Generator, ranks: int, known: Sequence[str], backend: str | None) -> Call:
-    """Draw one of all operations; all ranks draw the same, because their generators are in the same state."""
+    """Draw a call of any operation; all ranks draw the same call, because their generators are in the same state."""
     dtype = str(random.choice(known))
     seed = int(random.integers(100))
     shape = tuple(int(extent) for extent in random.integers(0, 9, size=int(random.integers(1, 4))))
@@ -266,14 +267,14 @@ def _repeated(hc: ModuleType, backend: str | None) -> int:
     return runner.checks
 
 
-def _of(function: Callable[..., int], operations: Sequence[str]) -> Iterator[tuple[str, Callable[..., int]]]:
+def _for_each(function: Callable[..., int], operations: Sequence[str]) -> Iterator[tuple[str, Callable[..., int]]]:
     for operation in operations:
         yield operation, functools.partial(function, operation)
 
 
 CASES: dict[str, Callable[[ModuleType, str | None], int]] = {
-    **dict(_of(_reducing, REDUCING)),
-    **dict(_of(_moving, tuple(MOVING))),
+    **dict(_for_each(_reducing, REDUCING)),
+    **dict(_for_each(_moving, tuple(MOVING))),
     "broadcast": _broadcast,
     "in_place": _in_place,
     "barrier": _barrier,

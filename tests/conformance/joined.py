@@ -1,4 +1,4 @@
-"""Requirements on every backend while ranks have joined: rank s has data in the steps 0 to s, and joins then."""
+"""Operations while some ranks have joined: rank s has data in the steps 0 to s, and then joins."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import calls
 import numpy as np
 
-# Cached tensors (every step uses the same names), small ones, and one that backends cut into pieces. Where ranks share
-# cores, shared memory folds the latter one-shot or two-shot, depending on its type (the limit is 256 KiB).
+# Small tensors, and one that backends cut into pieces. Every step uses the same names, so that later steps come from
+# the cache. Where ranks share cores, shared memory folds the large tensor one-shot or two-shot, depending on its type
+# (the limit is 256 KiB).
 COUNTS = (1, 7, 70_001)
 DTYPES = ("float32", "float16", "int32")
 FOLDS = {"Sum": np.add, "Min": np.minimum, "Max": np.maximum, "Product": np.multiply}
@@ -65,29 +66,30 @@ class Steps:
         got = self.call("reducescatterv", part, rows, **options)
         self.same(got, total[first : first + rows[self.rank]], f"reducescatterv {case}")
 
-    def moves(self, live: Sequence[int], most: int) -> None:
-        """Operations that move rows: ``most`` of rank 0, and one more for each further rank."""
+    def moves(self, live: Sequence[int], fewest: int) -> None:
+        """Operations that move rows; rank r has ``fewest + r`` rows."""
         last = self.ranks - 1
-        rows = [most + rank for rank in range(self.ranks)]
+        rows = [fewest + rank for rank in range(self.ranks)]
         mine = np.full((rows[self.rank], 2), self.rank, np.int32)
-        everyone = np.concatenate([np.full((rows[rank], 2), rank, np.int32) for rank in live])
-        self.same(self.call("allgather", mine, case=most), everyone, f"allgather among {live}")
-        gathered = self.call("gather", mine, last, case=most)
+        all_rows = np.concatenate([np.full((rows[rank], 2), rank, np.int32) for rank in live])
+        self.same(self.call("allgather", mine, case=fewest), all_rows, f"allgather among {live}")
+        gathered = self.call("gather", mine, last, case=fewest)
         if self.rank == last:
-            self.same(gathered, everyone, f"gather among {live}")
-        array = np.full((most, 3), self.rank)
-        self.same(self.call("broadcast", array, last, case=most), np.full((most, 3), last), f"broadcast among {live}")
+            self.same(gathered, all_rows, f"gather among {live}")
+        array = np.full((fewest, 3), self.rank)
+        got = self.call("broadcast", array, last, case=fewest)
+        self.same(got, np.full((fewest, 3), last), f"broadcast among {live}")
         whole = np.repeat(np.arange(self.ranks), rows)
-        given = self.call("scatterv", whole, last, rows if self.rank == last else None, case=most)
+        given = self.call("scatterv", whole, last, rows if self.rank == last else None, case=fewest)
         self.same(given, np.full(rows[self.rank], self.rank), f"scatterv among {live}")
-        swapped, counts = self.call("alltoall", whole * 10 + self.rank, rows, case=most)
+        swapped, counts = self.call("alltoall", whole * 10 + self.rank, rows, case=fewest)
         share = rows[self.rank]
         self.same(swapped, np.repeat(np.array(live) + 10 * self.rank, share), f"alltoall among {live}")
         self.same(counts, [share if rank in live else 0 for rank in range(self.ranks)], "rows of alltoall")
         self.hc.barrier(backend=self.backend)
 
-    def dead_roots(self, live: Sequence[int]) -> None:
-        """An operation whose root has joined is refused."""
+    def joined_roots(self, live: Sequence[int]) -> None:
+        """An operation whose root has joined raises an error."""
         for root in set(range(self.ranks)) - set(live):
             for operation in ("broadcast", "reduce", "gather", "scatter"):
                 try:
@@ -100,16 +102,16 @@ class Steps:
 
 
 def check(hc: ModuleType, backend: str | None) -> int:
-    """Every operation with 0, 1, ... all but one ranks joined, for both divisors."""
+    """Run every operation while 0, 1, ... and all but one ranks have joined, for both divisors."""
     checks = 0
     for divide_by in ("all", "active"):
         steps = Steps(hc, backend, divide_by)
         for step in range(steps.rank + 1):
             live = range(step, steps.ranks)
             steps.reductions(live)
-            for most in (1, 6_000):
-                steps.moves(live, most)
-            steps.dead_roots(live)
+            for fewest in (1, 6_000):
+                steps.moves(live, fewest)
+            steps.joined_roots(live)
         last = hc.join(divide_by=divide_by)
         assert last == steps.ranks - 1, f"rank {steps.rank}: join() says {last} was the last"
         checks += steps.checks

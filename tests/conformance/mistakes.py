@@ -16,7 +16,7 @@ def check(hc: ModuleType, backend: str | None) -> int:
     mismatch, invalid = hc.MismatchError, hc.InvalidArgumentError
     two = np.ones((2, 3))
     mistakes: list[tuple[Any, str, Callable[[], Any]]] = [
-        # expected rows that do not come
+        # wrong numbers of expected rows
         (
             mismatch,
             f"rank {last} expects 9 rows",
@@ -117,5 +117,5 @@ def check(hc: ModuleType, backend: str | None) -> int:
             (mismatch, "backend", lambda: hc.gather(two, root_rank=0, name="other", backend="shm" if rank else "mpi")),
         ]
     for error, words, run in mistakes:
-        runner.refused(error, words, run)
+        runner.expect_error(error, words, run)
     return runner.checks

@@ -1,4 +1,4 @@
-"""A simple program for each operation of a job, for tests of the parts that run programs."""
+"""A simple program for each operation, for tests of the parts that run programs."""
 
 from __future__ import annotations
 

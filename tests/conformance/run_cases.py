@@ -3,7 +3,7 @@
     horocacherun -np 2 python tests/conformance/run_cases.py --backend shm
     mpiexec -n 3 python tests/conformance/run_cases.py --backend mpi --only gatherv
 
-Exit code 1, with the first failure named, if a rank got something wrong.
+The exit code is 1 if a rank got a wrong result; the first failure is printed.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def to_array(tensor: Any, dtype: str) -> np.ndarray[Any, Any]:
 class Runner:
     """Runs calls in one job and compares their results.
 
-    Names: each call has its own name, so that ranks may submit calls in any order.
+    Each call has its own name, so that ranks may submit calls in any order.
     """
 
     def __init__(self, hc: ModuleType, backend: str | None, case: str) -> None:
@@ -83,7 +83,7 @@ class Runner:
         if call.average:
             epsilon = calls.EPSILON[call.dtype]
             np.testing.assert_allclose(array, expected, rtol=epsilon, atol=epsilon, err_msg=where)
-        elif not np.array_equal(array, expected):  # the message of the next line costs far more than the test
+        elif not np.array_equal(array, expected):  # the next line formats a message, which takes much longer
             np.testing.assert_array_equal(array, expected, where)
 
     def run(self, batch: Sequence[Call]) -> None:
@@ -96,7 +96,9 @@ class Runner:
         for call, handle in reversed(handles):
             self.compare(call, self.hc.synchronize(handle))
 
-    def refused(self, error: type[Exception] | tuple[type[Exception], ...], words: str, run: Callable[[], Any]) -> None:
+    def expect_error(
+        self, error: type[Exception] | tuple[type[Exception], ...], words: str, run: Callable[[], Any]
+    ) -> None:
         """Check that ``run`` raises on this rank and that the job goes on."""
         try:
             got = run()

@@ -1,4 +1,4 @@
-"""Every backend that runs here agrees with NumPy in every operation, on 1 to 4 ranks."""
+"""Every operation of every backend agrees with NumPy on 1 to 4 ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def conform(folder, backend):
 
 
 @pytest.mark.parametrize(("backend", "ranks", "binding"), JOBS)
-def test_every_operation_gives_what_numpy_gives(backend, ranks, binding, tmp_path):
+def test_every_operation_agrees_with_numpy(backend, ranks, binding, tmp_path):
     knobs = {"binding": binding}
     if backend == "program":
         knobs["programs_any_order"] = "1"

@@ -1,4 +1,4 @@
-"""The map of classes in docs/architecture.md is that of the tree."""
+"""The classes, layers and packages in docs/architecture.md exist in the source tree."""
 
 import re
 from pathlib import Path
@@ -27,12 +27,12 @@ def test_the_map_has_the_classes_of_every_part():
 
 
 @pytest.mark.parametrize(("name", "file"), ROWS)
-def test_each_class_is_where_the_map_says(name, file):
+def test_each_class_is_in_the_file_of_the_map(name, file):
     text = (ROOT / file).read_text(encoding="utf-8")
     assert re.search(rf"^(class|struct)( HC_CAPABILITY\(.*\))? {name}\b(?!;)", text, re.MULTILINE)
 
 
-def test_each_layer_and_package_that_it_names_exists():
+def test_each_layer_and_package_in_the_page_exists():
     named = re.findall(r"^\| (`[^|]+`) \|", TEXT, re.MULTILINE)
     paths = [path for cell in named for path in re.findall(r"`((?:horocache|framework_bindings)/[^`]*)`", cell)]
     assert len(paths) > 8

@@ -74,12 +74,12 @@ SyncBatchNorm(num_features, eps=1e-5, momentum=0.1, affine=True, track_running_s
 
 
 @pytest.mark.parametrize("line", lines_of(SIGNATURES), ids=lambda line: line.partition("(")[0])
-def test_a_name_has_horovod_s_arguments(line):
+def test_functions_have_horovods_arguments(line):
     assert line.partition("(")[0] in hvd.__all__
     check_signature(line, hvd)
 
 
-def test_the_operations_have_horovod_s_numbers_and_the_errors_its_bases():
+def test_reduce_operations_have_horovods_numbers_and_errors_its_bases():
     assert [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product] == list(range(6))
     assert issubclass(hvd.HorovodInternalError, RuntimeError)
     assert issubclass(hvd.HostsUpdatedInterrupt, RuntimeError) and hvd.HostsUpdatedInterrupt(True).skip_sync is True
@@ -105,5 +105,5 @@ def test_every_collective_has_every_form(group, operation, form):
 @pytest.mark.parametrize(
     "name", ["join", "broadcast_parameters", "broadcast_optimizer_state", "broadcast_object", "allgather_object"]
 )
-def test_process_sets_are_everywhere(name):
+def test_broadcasts_of_state_and_objects_and_join_take_a_process_set(name):
     assert "process_set" in inspect.signature(getattr(hvd, name)).parameters

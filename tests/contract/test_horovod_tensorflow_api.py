@@ -76,5 +76,5 @@ CASES = [
 
 
 @pytest.mark.parametrize(("module", "line"), CASES, ids=lambda value: value.partition("(")[0])
-def test_a_name_has_horovod_s_arguments(module, line):
+def test_functions_have_horovods_arguments(module, line):
     check_signature(line, importlib.import_module(module))

@@ -1,4 +1,4 @@
-"""Messages of make on a machine that lacks something."""
+"""Messages of make: missing requirements, and the list of targets."""
 
 import shutil
 import subprocess
@@ -26,14 +26,14 @@ def fake_python(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_python_without_ensurepip_gets_the_name_of_the_package(tmp_path):
+def test_a_python_without_ensurepip_is_an_error_that_names_the_package(tmp_path):
     python = fake_python(tmp_path, 'case "$2" in *ensurepip*) exit 1;; *) exit 0;; esac')
     done = make(tmp_path, f"PYTHON={python}", str(tmp_path / "venv" / "venv.stamp"))
     assert done.returncode != 0
     assert "apt-get install python3-venv" in done.stderr
 
 
-def test_an_old_python_is_refused(tmp_path):
+def test_an_old_python_is_an_error(tmp_path):
     done = make(tmp_path, f"PYTHON={fake_python(tmp_path, 'exit 1')}", str(tmp_path / "venv" / "venv.stamp"))
     assert done.returncode != 0
     assert "horocache needs Python 3.10 or newer" in done.stderr
@@ -45,6 +45,6 @@ def test_help_lists_every_target_that_the_readme_names(tmp_path):
         assert f"  {target} " in listed
 
 
-def test_without_googletest_the_cpp_tests_say_how_to_get_it(tmp_path):
+def test_without_googletest_make_prints_how_to_install_it(tmp_path):
     done = make(tmp_path, "--dry-run", "GTEST=OFF", "test-cpp")
     assert "SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)" in done.stdout

@@ -1,7 +1,6 @@
-"""The promises of the pages are tested: each row of their tables names tests that show it, and all of these exist.
+"""Every promise of the pages has tests: each row of their tables is listed with tests, and all of these tests exist.
 
-A row is identified by its first cell. Tests are named by their file below ``tests`` and by name, in C++ by suite and
-name.
+A row is identified by its first cell. A test is named by its file below ``tests`` and its name, in C++ with its suite.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ def test_each_row_of_the_page_has_tests_and_each_promise_is_in_the_page(page):
     heading, promises = PAGES[page]
     rows = first_cells(page, heading)
     assert len(rows) == len(set(rows)) > 20
-    assert sorted(rows) == sorted(promises), "name tests for what the page says, and say there what the tests show"
+    assert sorted(rows) == sorted(promises), "the rows of the page and the listed promises must be equal"
     assert all(promises.values())
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_each_test_that_is_named_exists_and_is_not_expected_to_fail(page):
+def test_each_named_test_exists_and_is_not_expected_to_fail(page):
     named = [test for tests in PAGES[page][1].values() for test in tests]
     missing = sorted({test for test in named if test.partition("::")[2] not in names_in(test.partition("::")[0])})
     assert not missing, f"there are no such tests: {missing}"

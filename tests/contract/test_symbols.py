@@ -46,12 +46,12 @@ def test_the_python_module_exports_its_entry_point_only():
     assert visible(Path(_core.__file__)) == {"PyInit__core"}
 
 
-def test_tensorflows_library_exports_what_python_calls():
+def test_tensorflows_library_exports_the_functions_that_python_calls():
     names = visible(Path(horocache.__file__).parent / "libhorocache_tf.so")
     assert names == {"hc_tf_attach", "hc_tf_detach", "hc_tf_forked_child", "hc_tf_problem", "hc_tf_raise_interrupt"}
 
 
-def test_tensorflows_library_says_what_it_misses():
+def test_tensorflows_library_reports_a_missing_tensorflow():
     library = Path(horocache.__file__).parent / "libhorocache_tf.so"
     program = f"import ctypes; f = ctypes.CDLL({str(library)!r}).hc_tf_problem; f.restype = ctypes.c_char_p; print(f())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

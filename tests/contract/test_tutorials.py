@@ -1,4 +1,4 @@
-"""Every script of the tutorials runs unchanged through the launcher and prints the output on its page.
+"""Every script of the tutorials runs through the launcher without changes, and prints the output on its page.
 
 A block that starts with ```python np=N runs with N ranks; `env=NAME=value` sets a variable, and `with=OPTION` is an
 option of the launcher. The block ```text output after it holds the output, in any order. A script with `needs=MODULE`
@@ -90,7 +90,7 @@ def printed(output: str, ranks: int) -> list[list[str]]:
     [list(job) for _, job in itertools.groupby(sorted(scripts(), key=lambda one: str(one.job)), lambda one: one.job)],
     ids=lambda job: f"{job[0].page}:{','.join(str(script.line) for script in job)}",
 )
-def test_scripts_print_what_the_page_says(job, tmp_path):
+def test_scripts_print_the_output_on_their_page(job, tmp_path):
     first = job[0]
     for module in first.needs:
         if importlib.util.find_spec(module) is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,14 +11,9 @@ from typing import Any
 import pytest
 
 from horocache import _core
-from horocache.base.request import Request
 
 PATIENCE_S = 60.0
-
-
-def submit(runtime: Any, *arguments: Any, **more: Any) -> int:
-    """Submit an operation with the fields of a Request; return its handle."""
-    return runtime.submit(Request(*arguments, **more))
+KNOBS = frozenset(knob["name"] for knob in _core.knob_table())
 
 
 def run_ranks(
@@ -26,7 +23,7 @@ def run_ranks(
     programs: bytes = b"",
     **knobs: str,
 ) -> list[Any]:
-    """Run ``body(rank, runtime)`` on a thread per rank; returns the results by rank, or raises the first error."""
+    """Run ``body(rank, runtime)`` on a thread per rank; return the results by rank, or raise the first error."""
     runtimes = _core.start_in_process(size, knobs, process_sets, programs)
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
@@ -51,6 +48,52 @@ def run_ranks(
     return results
 
 
-@pytest.fixture(params=[1, 2, 3, 4])
-def size(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
+def on_ranks(
+    *sizes: Any,
+    process_sets: Sequence[Sequence[int]] = (),
+    programs: bytes | Callable[[int], bytes] = b"",
+    **knobs: str,
+) -> Callable[..., Any]:
+    """Make a function a test that runs on every rank, each with a thread and a runtime of its own.
+
+    The function's parameters ``rank`` and ``runtime`` are the rank's number and its runtime. The ranks share the
+    values of the other parameters, which are parameters of the test. A parameter with the name of a knob also sets
+    that knob, and ``size`` is the number of ranks.
+
+    Args:
+        sizes: the numbers of ranks, perhaps as ``pytest.param``; the test runs with each of them.
+        process_sets: the ranks of each process set besides the global one.
+        programs: the library of compiled programs, or a function that returns it for a number of ranks.
+        knobs: the texts of knobs, by name.
+    """
+
+    def decorate(body: Callable[..., None]) -> Callable[..., None]:
+        own = [name for name in inspect.signature(body).parameters if name not in ("rank", "runtime")]
+
+        @functools.wraps(body)
+        def test(size: int, **case: Any) -> None:
+            case_knobs = {name: value for name, value in case.items() if name in KNOBS}
+            arguments = {"size": size, **case} if "size" in own else case
+            library = programs(size) if callable(programs) else programs
+            bound = functools.partial(body, **arguments)
+            run_ranks(size, bound, process_sets, library, **{**knobs, **case_knobs})
+
+        names = ["size", *(name for name in own if name != "size")]
+        test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        )
+        return pytest.mark.parametrize("size", sizes)(test)
+
+    return decorate
+
+
+@pytest.fixture
+def event() -> threading.Event:
+    """An event that the ranks share."""
+    return threading.Event()
+
+
+@pytest.fixture
+def barrier(size: int) -> threading.Barrier:
+    """A barrier of all ranks."""
+    return threading.Barrier(size, timeout=PATIENCE_S)

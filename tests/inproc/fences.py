@@ -20,7 +20,10 @@ class _Fenced(np.ndarray):
 
 
 def fenced(count: int, dtype: type, where: Literal["before", "behind"]) -> _Fenced:
-    """`count` elements with an inaccessible page `where` (any access ends the process), and marks on the other side."""
+    """Return ``count`` elements with an inaccessible page before or behind them, and marks on their other side.
+
+    Any access to that page ends the process.
+    """
     page = mmap.PAGESIZE
     size = count * np.dtype(dtype).itemsize
     pages = -(-size // page)
@@ -40,4 +43,4 @@ def fenced(count: int, dtype: type, where: Literal["before", "behind"]) -> _Fenc
 def check_fence(array: _Fenced) -> None:
     """Fail if the marks beside the array have changed."""
     assert array.rest is not None
-    assert (array.rest == _MARK).all(), "it wrote beside its tensor"
+    assert (array.rest == _MARK).all(), "the operation wrote beside its tensor"

@@ -1,4 +1,4 @@
-"""Tensors on devices without a backend: the error says so, before anything is sent."""
+"""A tensor on a device without a backend raises before anything is sent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 from horocache import _core
 from horocache.errors import UnsupportedError
 
-from .conftest import submit
+from .operations import ALLREDUCE, submit, submit_sum
 
-ALLREDUCE = 0
 CUDA, ROCM = 2, 10  # DLPack's device types
 
 
@@ -49,12 +48,12 @@ class OnDevice:
 
 
 @pytest.mark.parametrize(("device", "words"), [(CUDA, "a CUDA tensor"), (ROCM, "not in CPU memory")])
-def test_a_tensor_without_a_backend_is_refused(device, words):
+def test_a_tensor_on_a_device_without_a_backend_raises(device, words):
     (runtime,) = _core.start_in_process(1, {})
     try:
         with pytest.raises(UnsupportedError, match=rf"{words} .*tensor\.cpu\(\)"):
             submit(runtime, ALLREDUCE, [OnDevice(device)], None, name="x")
         array = np.ones(3, np.float32)
-        runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="x"))  # the name is free again
+        runtime.wait(submit_sum(runtime, array, name="x"))  # the name is free again
     finally:
         runtime.stop()

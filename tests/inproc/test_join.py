@@ -1,4 +1,4 @@
-"""Ranks that have no more data: the results of the others' operations while some ranks have joined."""
+"""Joined ranks, which have no more data: the results of the other ranks' operations, and errors."""
 
 from __future__ import annotations
 
@@ -10,182 +10,177 @@ import pytest
 
 from horocache.errors import InvalidArgumentError, MismatchError, UnsupportedError
 
-from .conftest import run_ranks, submit
-from .test_errors import caught
-from .test_operations import (
+from .conftest import on_ranks, run_ranks
+from .operations import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
+    AND,
     AVERAGE,
     BARRIER,
     BROADCAST,
+    GATHER,
     JOIN,
     MAX,
     MIN,
+    OR,
     PRODUCT,
+    REDUCE,
     REDUCESCATTER,
+    SCATTER,
     SUM,
+    XOR,
     blocking,
+    caught,
+    finish,
+    submit,
+    submit_sum,
 )
 
-REDUCE, GATHER, SCATTER = 5, 6, 7
-AND, OR, XOR = 6, 7, 8
-
-both_ways = pytest.mark.parametrize("divide_by", ["all", "active"])
+every_divisor = pytest.mark.parametrize("divide_by", ["all", "active"])
 FOLDS = {SUM: np.add, MIN: np.minimum, MAX: np.maximum, PRODUCT: np.multiply}
 BITS = {AND: np.bitwise_and, OR: np.bitwise_or, XOR: np.bitwise_xor}
+SETS = [[0, 1, 3], [1, 2, 3]]
 
 
 def join(runtime, divide_by="all", process_set=0):
     return blocking(runtime, JOIN, [], divide_by=divide_by, process_set=process_set)
 
 
-def in_steps(rank, runtime, size, step_of, divide_by="all", process_set=0):
-    """In step s, ranks s, s + 1, ... call ``step_of(live)``, then rank s joins. Returns the last rank that joined."""
+def in_steps(rank, runtime, size, step_of, divide_by="all"):
+    """In step s, ranks s, s + 1, ... call ``step_of(live)``, then rank s joins. Rank ``size`` - 1 joins last."""
     for step in range(rank + 1):
         step_of(list(range(step, size)))
-    return join(runtime, divide_by, process_set)
+    assert join(runtime, divide_by) == size - 1
 
 
-@both_ways
-@pytest.mark.parametrize("capacity", ["0", "1024"])
-@pytest.mark.parametrize("size", [3, 4])
-def test_every_reduction_leaves_out_who_has_joined(size, capacity, divide_by):
-    def body(rank, runtime):
-        def step(live):
-            for dtype in (np.float32, np.float16, np.int32):
-                values = [np.array([r + 2, 7 - r, -r - 1], dtype) for r in range(size)]
-                folds = FOLDS | (BITS if dtype is np.int32 else {})
-                for op, fold in folds.items():
-                    array = values[rank].copy()
-                    name = f"{np.dtype(dtype)}.{op}"
-                    blocking(runtime, ALLREDUCE, [array], [array], name=name, reduce_op=op)
-                    expected = functools.reduce(fold, [values[r] for r in live])
-                    np.testing.assert_array_equal(array, expected, f"op {op} with {live}")
-                array = np.abs(values[rank])
-                blocking(runtime, ALLREDUCE, [array], [array], name=f"{np.dtype(dtype)}.mean", reduce_op=AVERAGE)
-                divisor = len(live) if divide_by == "active" else size
-                mean = np.sum([np.abs(values[r]) for r in live], axis=0) / divisor
-                if dtype is np.int32:
-                    mean = np.floor(mean)
-                np.testing.assert_allclose(array, mean, rtol=1e-3 if dtype is np.float16 else 1e-6)
+@every_divisor
+@pytest.mark.parametrize("cache_capacity", ["0", "1024"])
+@on_ranks(3, 4)
+def test_reductions_leave_out_joined_ranks(rank, runtime, size, cache_capacity, divide_by):
+    def step(live):
+        for dtype in (np.float32, np.float16, np.int32):
+            values = [np.array([r + 2, 7 - r, -r - 1], dtype) for r in range(size)]
+            folds = FOLDS | (BITS if dtype is np.int32 else {})
+            for op, fold in folds.items():
+                array = values[rank].copy()
+                name = f"{np.dtype(dtype)}.{op}"
+                blocking(runtime, ALLREDUCE, [array], [array], name=name, reduce_op=op)
+                expected = functools.reduce(fold, [values[r] for r in live])
+                np.testing.assert_array_equal(array, expected, f"op {op} with {live}")
+            array = np.abs(values[rank])
+            blocking(runtime, ALLREDUCE, [array], [array], name=f"{np.dtype(dtype)}.mean", reduce_op=AVERAGE)
+            divisor = len(live) if divide_by == "active" else size
+            mean = np.sum([np.abs(values[r]) for r in live], axis=0) / divisor
+            if dtype is np.int32:
+                mean = np.floor(mean)
+            np.testing.assert_allclose(array, mean, rtol=1e-3 if dtype is np.float16 else 1e-6)
 
-        return in_steps(rank, runtime, size, step, divide_by)
-
-    assert run_ranks(size, body, cache_capacity=capacity) == [size - 1] * size
+    in_steps(rank, runtime, size, step, divide_by)
 
 
-@both_ways
-def test_groups_large_tensors_and_ranges_of_reducescatter_are_divided_alike(divide_by):
-    def body(rank, runtime):
-        def step(live):
-            divisor = len(live) if divide_by == "active" else 4
-            arrays = [np.full(n, float(rank + i)) for i, n in enumerate((3, 0, 50_000))]
-            blocking(runtime, ALLREDUCE, arrays, arrays, name="group", group=True, reduce_op=AVERAGE)
-            for i, array in enumerate(arrays):
-                np.testing.assert_allclose(array, (sum(live) + i * len(live)) / divisor)
-            named = np.full(3, float(rank))
-            blocking(runtime, ALLREDUCE, [named], [named], name="named", backend="shm", reduce_op=AVERAGE)
-            np.testing.assert_allclose(named, sum(live) / divisor)
-            source = np.arange(40.0).reshape(10, 4) + rank  # uneven: 3, 3, 2 and 2 rows; those of joined ranks drop
-            (part,) = blocking(runtime, REDUCESCATTER, [source], name="part", reduce_op=AVERAGE)
-            first = [0, 3, 6, 8, 10]
-            total = np.arange(40.0).reshape(10, 4) * len(live) + sum(live)
-            np.testing.assert_allclose(np.asarray(part), total[first[rank] : first[rank + 1]] / divisor)
+@every_divisor
+@on_ranks(4, fusion_threshold="100000")
+def test_averages_of_groups_and_reducescatter_divide_as_join_asks(rank, runtime, divide_by):
+    def step(live):
+        divisor = len(live) if divide_by == "active" else 4
+        arrays = [np.full(n, float(rank + i)) for i, n in enumerate((3, 0, 50_000))]
+        blocking(runtime, ALLREDUCE, arrays, arrays, name="group", group=True, reduce_op=AVERAGE)
+        for i, array in enumerate(arrays):
+            np.testing.assert_allclose(array, (sum(live) + i * len(live)) / divisor)
+        named = np.full(3, float(rank))
+        blocking(runtime, ALLREDUCE, [named], [named], name="named", backend="shm", reduce_op=AVERAGE)
+        np.testing.assert_allclose(named, sum(live) / divisor)
+        source = np.arange(40.0).reshape(10, 4) + rank  # uneven: 3, 3, 2 and 2 rows; those of joined ranks drop
+        (part,) = blocking(runtime, REDUCESCATTER, [source], name="part", reduce_op=AVERAGE)
+        first = [0, 3, 6, 8, 10]
+        total = np.arange(40.0).reshape(10, 4) * len(live) + sum(live)
+        np.testing.assert_allclose(np.asarray(part), total[first[rank] : first[rank + 1]] / divisor)
 
-        return in_steps(rank, runtime, 4, step, divide_by)
-
-    assert run_ranks(4, body, fusion_threshold="100000") == [3] * 4
+    in_steps(rank, runtime, 4, step, divide_by)
 
 
-@pytest.mark.parametrize("capacity", ["0", "1024"])
-def test_what_moves_rows_takes_none_from_a_joined_rank_and_drops_what_it_would_get(capacity):
-    def body(rank, runtime):
-        def step(live):
-            (rows,) = blocking(runtime, ALLGATHER, [np.full((rank + 1, 2), rank)], name="rows")
-            np.testing.assert_array_equal(np.asarray(rows)[:, 0], np.repeat(live, [r + 1 for r in live]))
-            assert rows.rows == [r + 1 if r in live else 0 for r in range(4)]
-            blocking(runtime, BARRIER, [])
-            splits = [1, 2, 0, 3]
-            source = np.repeat(np.arange(4) * 10 + rank, splits)
-            (swapped,) = blocking(runtime, ALLTOALL, [source], name="swap", splits=splits)
-            expected = np.repeat(np.array(live) + 10 * rank, splits[rank])
-            np.testing.assert_array_equal(np.asarray(swapped), expected)
-            array = np.full(3, rank)
-            blocking(runtime, BROADCAST, [array], [array], name="from3", root=3)
-            np.testing.assert_array_equal(array, 3)
+@pytest.mark.parametrize("cache_capacity", ["0", "1024"])
+@on_ranks(4)
+def test_operations_on_rows_take_none_from_joined_ranks_and_drop_rows_for_them(rank, runtime, cache_capacity):
+    def step(live):
+        (rows,) = blocking(runtime, ALLGATHER, [np.full((rank + 1, 2), rank)], name="rows")
+        np.testing.assert_array_equal(np.asarray(rows)[:, 0], np.repeat(live, [r + 1 for r in live]))
+        assert rows.rows == [r + 1 if r in live else 0 for r in range(4)]
+        blocking(runtime, BARRIER, [])
+        splits = [1, 2, 0, 3]
+        source = np.repeat(np.arange(4) * 10 + rank, splits)
+        (swapped,) = blocking(runtime, ALLTOALL, [source], name="swap", splits=splits)
+        expected = np.repeat(np.array(live) + 10 * rank, splits[rank])
+        np.testing.assert_array_equal(np.asarray(swapped), expected)
+        array = np.full(3, rank)
+        blocking(runtime, BROADCAST, [array], [array], name="from3", root=3)
+        np.testing.assert_array_equal(array, 3)
 
-        return in_steps(rank, runtime, 4, step)
-
-    assert run_ranks(4, body, cache_capacity=capacity) == [3] * 4
+    in_steps(rank, runtime, 4, step)
 
 
-@pytest.mark.parametrize("capacity", ["0", "1024"])
-def test_operations_with_a_root_need_one_that_has_data(capacity):
-    def body(rank, runtime):
-        def rooted(root):
-            array, out = np.full(4, rank + 1.0), np.zeros(4)
-            yield lambda: blocking(runtime, REDUCE, [array], [out], name=f"reduce{root}", root=root)
-            yield lambda: blocking(runtime, BROADCAST, [array], [out], name=f"broadcast{root}", root=root)
-            yield lambda: blocking(runtime, GATHER, [array], name=f"gather{root}", root=root)
-            splits = [1, 1, 1, 1] if rank == root else None
-            yield lambda: blocking(runtime, SCATTER, [array], name=f"scatter{root}", root=root, splits=splits)
+@pytest.mark.parametrize("cache_capacity", ["0", "1024"])
+@on_ranks(4)
+def test_operations_whose_root_has_joined_raise(rank, runtime, cache_capacity):
+    def rooted(root):
+        array, out = np.full(4, rank + 1.0), np.zeros(4)
+        yield lambda: blocking(runtime, REDUCE, [array], [out], name=f"reduce{root}", root=root)
+        yield lambda: blocking(runtime, BROADCAST, [array], [out], name=f"broadcast{root}", root=root)
+        yield lambda: blocking(runtime, GATHER, [array], name=f"gather{root}", root=root)
+        splits = [1, 1, 1, 1] if rank == root else None
+        yield lambda: blocking(runtime, SCATTER, [array], name=f"scatter{root}", root=root, splits=splits)
 
-        def step(live):
-            for root in range(4):
-                for call in rooted(root):
-                    error = caught(call)
-                    if root in live:
-                        assert error is None, error
-                    else:
-                        assert isinstance(error, UnsupportedError), error
-                        assert f"root, rank {root}, has joined" in str(error)
+    def step(live):
+        for root in range(4):
+            for call in rooted(root):
+                error = caught(call)
+                if root in live:
+                    assert error is None, error
+                else:
+                    assert isinstance(error, UnsupportedError), error
+                    assert f"root, rank {root}, has joined" in str(error)
 
-        return in_steps(rank, runtime, 4, step)
-
-    assert run_ranks(4, body, cache_capacity=capacity) == [3] * 4
+    in_steps(rank, runtime, 4, step)
 
 
-def test_rooted_operations_give_what_the_living_have():
-    def body(rank, runtime):
-        def step(live):
-            array, out = np.full(4, rank + 1.0), np.zeros(4)
-            blocking(runtime, REDUCE, [array], [out], name="reduce", root=3)
-            if rank == 3:
-                np.testing.assert_array_equal(out, sum(live) + len(live))
-            (rows,) = blocking(runtime, GATHER, [np.full(rank + 1, rank)], name="gather", root=3)
-            np.testing.assert_array_equal(
-                np.asarray(rows), np.repeat(live, [r + 1 for r in live]) if rank == 3 else np.zeros(0)
-            )
-            splits = [1, 2, 3, 4] if rank == 3 else None
-            source = np.repeat(np.arange(4), [1, 2, 3, 4])
-            (own,) = blocking(runtime, SCATTER, [source], name="scatter", root=3, splits=splits)
-            np.testing.assert_array_equal(np.asarray(own), np.full(rank + 1, rank))
+@on_ranks(4)
+def test_rooted_operations_use_the_data_of_ranks_that_have_not_joined(rank, runtime):
+    def step(live):
+        array, out = np.full(4, rank + 1.0), np.zeros(4)
+        blocking(runtime, REDUCE, [array], [out], name="reduce", root=3)
+        if rank == 3:
+            np.testing.assert_array_equal(out, sum(live) + len(live))
+        (rows,) = blocking(runtime, GATHER, [np.full(rank + 1, rank)], name="gather", root=3)
+        np.testing.assert_array_equal(
+            np.asarray(rows), np.repeat(live, [r + 1 for r in live]) if rank == 3 else np.zeros(0)
+        )
+        splits = [1, 2, 3, 4] if rank == 3 else None
+        source = np.repeat(np.arange(4), [1, 2, 3, 4])
+        (part,) = blocking(runtime, SCATTER, [source], name="scatter", root=3, splits=splits)
+        np.testing.assert_array_equal(np.asarray(part), np.full(rank + 1, rank))
 
-        return in_steps(rank, runtime, 4, step)
-
-    assert run_ranks(4, body) == [3] * 4
+    in_steps(rank, runtime, 4, step)
 
 
-@both_ways
+@every_divisor
 def test_a_rank_may_join_one_set_and_go_on_in_others(divide_by):
-    sets = [[0, 1, 3], [1, 2, 3]]
-
-    def body(rank, runtime):
+    def train(rank, runtime):
         def use(number, name, live):
             array = np.full(2, rank + 1.0)
             blocking(runtime, ALLREDUCE, [array], [array], name=name, process_set=number, reduce_op=AVERAGE)
-            ranks = sets[number - 1] if number else range(4)
+            ranks = SETS[number - 1] if number else range(4)
             divisor = len(live) if divide_by == "active" else len(ranks)
             np.testing.assert_allclose(array, sum(r + 1 for r in live) / divisor)
 
         # Rank 1 joins set 1 in one thread and uses set 2 and the global set in another.
-        def join_first():
-            return join(runtime, divide_by, 1)
+        last_joined = []
 
-        answers = []
+        def join_first():
+            last_joined.append(join(runtime, divide_by, 1))
+
         if rank == 1:
-            joining = threading.Thread(target=lambda: answers.append(join_first()), daemon=True)
+            joining = threading.Thread(target=join_first, daemon=True)
             joining.start()
         elif rank != 2:
             for name in ("a", "a", "b"):
@@ -204,27 +199,26 @@ def test_a_rank_may_join_one_set_and_go_on_in_others(divide_by):
             return None
         else:
             blocking(runtime, BARRIER, [])
-            answers.append(join_first())
+            join_first()
         use(1, "again", [0, 1, 3])  # all ranks have joined set 1, which ends the join
-        return answers[0]
+        return last_joined[0]
 
-    answers = run_ranks(4, body, sets)
+    answers = run_ranks(4, train, SETS)
     assert answers[2] is None and answers[0] == answers[1] == answers[3] and answers[0] in (0, 3)
 
 
-def test_ranks_that_join_with_different_wishes_are_named_and_the_job_goes_on():
+def test_joins_with_different_divisors_raise_and_the_job_goes_on():
     joined = threading.Event()
 
-    def body(rank, runtime):
+    def join_with_different_divisors(rank, runtime):
+        array = np.ones(1)
         if rank == 2:
             handle = submit(runtime, JOIN, [], None, process_set=1, divide_by="active")
-            array = np.ones(1)
-            runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="told"), 60.0)
+            finish(runtime, submit_sum(runtime, array, name="announced"))
             joined.set()
-            error = caught(lambda: runtime.wait(handle, 60.0))
+            error = caught(lambda: finish(runtime, handle))
         else:
-            array = np.ones(1)
-            runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="told"), 60.0)
+            finish(runtime, submit_sum(runtime, array, name="announced"))
             assert joined.wait(60.0)
             if rank == 0:
                 return None
@@ -239,13 +233,11 @@ def test_ranks_that_join_with_different_wishes_are_named_and_the_job_goes_on():
         assert join(runtime, "active", 1) in (1, 2, 3)
         return str(error)
 
-    errors = run_ranks(4, body, [[1, 2, 3]])
+    errors = run_ranks(4, join_with_different_divisors, [[1, 2, 3]])
     assert errors[1] == errors[2] == errors[3]
 
 
-def test_a_wish_that_is_none_is_refused():
-    def body(rank, runtime):
-        error = caught(lambda: join(runtime, "some"))
-        assert isinstance(error, InvalidArgumentError) and "'some'" in str(error) and "'active'" in str(error), error
-
-    run_ranks(2, body)
+@on_ranks(2)
+def test_an_unknown_divisor_raises(rank, runtime):
+    error = caught(lambda: join(runtime, "some"))
+    assert isinstance(error, InvalidArgumentError) and "'some'" in str(error) and "'active'" in str(error), error

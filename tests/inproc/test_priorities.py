@@ -1,6 +1,6 @@
-"""Operations that one round agrees on run by priority; the counters of :func:`horocache.overlap`.
+"""Priorities: the order of the operations that one round agrees on; and the counters of :func:`horocache.overlap`.
 
-All ranks submit everything before any of them waits, and submissions are collected for up to a second, so that one
+All ranks submit all operations before any rank waits, and ranks collect submissions for up to a second, so that one
 round agrees on all of them. Lanes keep the order of plans, which a timeline shows.
 """
 
@@ -15,25 +15,22 @@ import pytest
 from horocache.errors import MismatchError
 from horocache.observe.trace import key_of, load_all, paths_of_ranks
 
-from .conftest import run_ranks, submit
-from .test_errors import caught
-from .test_operations import ALLREDUCE
+from .conftest import on_ranks, run_ranks
+from .operations import caught, finish, submit_sum
 
 PRIORITIES = {"a": 1, "b": 4, "c": 3, "d": 5, "e": 2}
 STEPS = 3  # the first is negotiated, the others come from the cache
 
 
-def in_one_round(rank, runtime, met):
+def reduce_in_one_round(rank, runtime, barrier):
     """Run one allreduce for each name, submitted in the rank's own order and agreed on in one round."""
     handles = []
     for name in sorted(PRIORITIES, key=lambda name: (ord(name) * (rank + 2)) % 7):
         array = np.ones(8, np.float32)
-        priority = PRIORITIES[name]
-        handles.append(submit(runtime, ALLREDUCE, [array], [array], name=name, priority=priority, wait_follows=True))
-    met.wait()
-    for handle in handles:
-        runtime.wait(handle, 60.0)
-    met.wait()
+        handles.append(submit_sum(runtime, array, name=name, priority=PRIORITIES[name], wait_follows=True))
+    barrier.wait()
+    finish(runtime, *handles)
+    barrier.wait()
 
 
 def planned(trace):
@@ -44,18 +41,18 @@ def planned(trace):
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("threshold", [0, 64, 1 << 20], ids=["one by one", "two by two", "fused"])
-def test_what_is_agreed_on_in_one_round_runs_by_priority(size, threshold, tmp_path):
-    met = threading.Barrier(size)
+def test_operations_that_one_round_agrees_on_run_by_priority(size, threshold, tmp_path):
+    barrier = threading.Barrier(size)
 
-    def body(rank, runtime):
+    def train(rank, runtime):
         for _ in range(STEPS):
-            in_one_round(rank, runtime, met)
+            reduce_in_one_round(rank, runtime, barrier)
         metrics = runtime.metrics()
         return metrics["rounds"], metrics["fused_operations"]
 
     timeline = tmp_path / "trace.json"
     knobs = {"fusion_threshold": str(threshold), "timeline": str(timeline), "cycle_time": "1000", "inline_max": "0"}
-    rounds, plans = zip(*run_ranks(size, body, **knobs), strict=True)
+    rounds, plans = zip(*run_ranks(size, train, **knobs), strict=True)
     # A snapshot that was published early may find that another rank has no bits yet, once per step. The rank that reads
     # the counter last may also count the round in which the others leave.
     assert STEPS <= min(rounds) <= 2 * STEPS + 1
@@ -64,75 +61,64 @@ def test_what_is_agreed_on_in_one_round_runs_by_priority(size, threshold, tmp_pa
         assert planned(trace) == ["d", "b", "c", "e", "a"] * STEPS, f"rank {trace.rank}"
 
 
-def test_different_priorities_are_a_mismatch_and_the_job_goes_on():
-    def body(rank, runtime):
-        array = np.ones(4, np.float32)
-        handle = submit(runtime, ALLREDUCE, [array], [array], name="x", priority=rank - 1)
-        error = caught(lambda: runtime.wait(handle, 60.0))
-        assert isinstance(error, MismatchError), error
-        assert "rank 0 submitted priority -1" in str(error)
-        assert "rank 1 submitted priority 0" in str(error)
-        runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="x", priority=7), 60.0)
-        return array.tolist()
-
-    assert run_ranks(2, body) == [[2.0] * 4] * 2
+@on_ranks(2)
+def test_different_priorities_are_a_mismatch_and_the_job_goes_on(rank, runtime):
+    array = np.ones(4, np.float32)
+    handle = submit_sum(runtime, array, name="x", priority=rank - 1)
+    error = caught(lambda: finish(runtime, handle))
+    assert isinstance(error, MismatchError), error
+    assert "rank 0 submitted priority -1" in str(error)
+    assert "rank 1 submitted priority 0" in str(error)
+    finish(runtime, submit_sum(runtime, array, name="x", priority=7))
+    assert array.tolist() == [2.0] * 4
 
 
-def test_the_fast_way_of_one_tensor_has_the_same_priority_as_the_other():
-    def body(rank, runtime):
-        array = np.ones(4, np.float32)
-        if rank == 0:
-            handle = runtime.allreduce_in_place(array, "x", 1, 1.0, 1.0, False, 0, None, 5)
-        else:
-            handle = submit(runtime, ALLREDUCE, [array], [array], name="allreduce.x", priority=5)
-        runtime.wait(handle, 60.0)
-        # The record of an operation is reused, and must not keep the priority.
-        runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="y"), 60.0)
-        return array.tolist()
-
-    assert run_ranks(2, body) == [[4.0] * 4] * 2
+@on_ranks(2)
+def test_the_fast_path_and_the_general_path_submit_the_same_priority(rank, runtime):
+    array = np.ones(4, np.float32)
+    if rank == 0:
+        handle = runtime.allreduce_in_place(array, "x", 1, 1.0, 1.0, False, 0, None, 5)
+    else:
+        handle = submit_sum(runtime, array, name="allreduce.x", priority=5)
+    finish(runtime, handle)
+    # The record of an operation is reused, and must not keep the priority.
+    finish(runtime, submit_sum(runtime, array, name="y"))
+    assert array.tolist() == [4.0] * 4
 
 
 @pytest.mark.parametrize("priority", [1 << 31, -(1 << 31) - 1, 1 << 40])
-def test_the_fast_way_refuses_what_has_more_than_32_bits(priority):
-    def body(_, runtime):
-        array = np.ones(4, np.float32)
-        error = caught(lambda: runtime.allreduce_in_place(array, "x", 1, 1.0, 1.0, False, 0, None, priority))
-        assert isinstance(error, OverflowError), error
-
-    run_ranks(1, body)
+@on_ranks(1)
+def test_the_fast_path_refuses_priorities_of_more_than_32_bits(rank, runtime, priority):
+    array = np.ones(4, np.float32)
+    error = caught(lambda: runtime.allreduce_in_place(array, "x", 1, 1.0, 1.0, False, 0, None, priority))
+    assert isinstance(error, OverflowError), error
 
 
-def test_times_of_lanes_and_waits_are_counted():
-    def body(rank, runtime):
+def test_busy_times_of_lanes_and_times_of_waits_are_counted():
+    def train(rank, runtime):
         before = runtime.metrics()
         assert before["blocked_ns"] == before["lane_busy_ns"] == before["steps"] == 0
-        array = np.ones(1 << 16, np.float32)
-        handle = submit(runtime, ALLREDUCE, [array], [array], name="x")
-        runtime.wait(handle, 60.0)
+        finish(runtime, submit_sum(runtime, np.ones(1 << 16, np.float32), name="x"))
         runtime.count_step()
         after = runtime.metrics()
         assert after["lane_busy_ns"] > 0
         assert after["steps"] == 1
         until = time.monotonic() + 30  # the waiting thread may have left the progress thread nothing to do so far
-        while runtime.metrics()["coordinator_cpu_ns"] == 0:
+        while runtime.metrics()["progress_cpu_ns"] == 0:
             assert time.monotonic() < until
             time.sleep(0.001)
         idle = runtime.metrics()
-        assert idle["lane_busy_ns"] == after["lane_busy_ns"], "nothing runs"
+        assert idle["lane_busy_ns"] == after["lane_busy_ns"], "an idle lane counts as busy"
         return after["blocked_ns"]
 
     # The last rank may find its operation complete when it begins to wait, but not every rank can.
-    assert any(run_ranks(2, body))
+    assert any(run_ranks(2, train))
 
 
-def test_a_wait_for_what_is_over_does_not_count_as_one():
-    def body(_, runtime):
-        array = np.ones(4, np.float32)
-        handle = submit(runtime, ALLREDUCE, [array], [array], name="x")
-        while not runtime.poll(handle):
-            pass
-        runtime.wait(handle, 60.0)
-        return runtime.metrics()["blocked_ns"]
-
-    assert run_ranks(2, body) == [0, 0]
+@on_ranks(2)
+def test_a_wait_for_a_completed_operation_is_not_counted(rank, runtime):
+    handle = submit_sum(runtime, np.ones(4, np.float32), name="x")
+    while not runtime.poll(handle):
+        pass
+    finish(runtime, handle)
+    assert runtime.metrics()["blocked_ns"] == 0

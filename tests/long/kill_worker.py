@@ -1,4 +1,4 @@
-"""One rank of a job in which kills.py kills a rank: works until it sees an error, and notes the error and its time."""
+"""One rank of a job in which kills.py kills a rank: runs operations until an error, and writes it with its time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def note(name: str, **values: object) -> None:
 
 
 def work(chance: random.Random) -> None:
-    """Run a random operation; all ranks draw the same."""
+    """Run a random operation; all ranks draw the same operation."""
     kind = chance.randrange(9)
     count = chance.choice([0, 1, 100, 5_000, 200_000])
     mine = np.full(count, float(hc.rank() + 1))

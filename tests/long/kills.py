@@ -73,7 +73,7 @@ def command(place: str, folder: Path, seed: int) -> list[str]:
 
 
 class Kill:
-    """One job and one kill. ``faults``: everything that went wrong; ``seen_s``: when each survivor saw the kill."""
+    """One job and one kill. ``faults`` has all failures; ``seen_s`` has the time to each survivor's error."""
 
     def __init__(self, place: str, starting: bool, seed: int) -> None:
         self.place, self.starting, self.seed = place, starting, seed
@@ -129,7 +129,7 @@ class Kill:
                 # too.
                 self.silent = missing
                 if len(missing) == len(saw):
-                    self.faults.append("no rank says anything")
+                    self.faults.append("no rank reports an error")
             self.kinds += ["silent end within MPI" if self.silent else "end within MPI"] * len(missing)
             saw = {rank: path for rank, path in saw.items() if rank not in missing}
         if self._wait(list(saw.values()), END_S, None):
@@ -157,7 +157,7 @@ class Kill:
         if not named:
             self.faults.append(f"rank {rank} saw {kind}: {text}")
         if self.seen_s[-1] > limit_s:
-            self.faults.append(f"rank {rank} saw it after {self.seen_s[-1]:.2f} s: {text}")
+            self.faults.append(f"rank {rank} saw the loss after {self.seen_s[-1]:.2f} s: {text}")
 
     def _wait(self, files: list[Path], limit_s: float, job: subprocess.Popen[bytes] | None) -> bool:
         limit = time.monotonic() + limit_s

@@ -1,7 +1,7 @@
 """Random operations of every kind from several threads of each rank, for SOAK_SECONDS; every result is checked exactly.
 
 ``horocacherun -np 4 python tests/long/soak.py``, or under mpiexec; an argument such as ``0011`` is the layout of
-pretended hosts. SEED is the first seed; a failure names seed, phase, thread and step, and ``SEED=... PHASE=...`` starts
+simulated hosts. SEED is the first seed; a failure names seed, phase, thread and step, and ``SEED=... PHASE=...`` starts
 at that phase.
 
 All ranks draw the same operations from the same seed. In a phase, every thread first runs its own steps under its own
@@ -254,9 +254,9 @@ class Soak:
     """All threads of this rank."""
 
     def __init__(self) -> None:
-        everyone = list(range(hc.size()))
-        self.threads = [Operations(f"thread{i}", everyone, hc.world) for i in range(THREADS)]
-        self.main = Operations("main", everyone, hc.world)
+        all_ranks = list(range(hc.size()))
+        self.threads = [Operations(f"thread{i}", all_ranks, hc.world) for i in range(THREADS)]
+        self.main = Operations("main", all_ranks, hc.world)
         self.failures: list[str] = []
         self.operations = 0
 

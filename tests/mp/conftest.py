@@ -20,7 +20,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.fixture
 def launcher() -> Iterator[Launcher]:
-    """Starts jobs; fails the test if they leave a process, a socket, a file or a segment."""
+    """Starts jobs; fails the test if a job leaves a process, a socket, a file or shared memory behind."""
     with launching() as made:
         yield made
 

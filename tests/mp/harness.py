@@ -44,17 +44,17 @@ class Finished:
         prefix = f"[{rank}] "
         return [line.removeprefix(prefix) for line in self.stdout.splitlines() if line.startswith(prefix)]
 
-    def said(self, rank: int) -> "Said":
+    def reports_of(self, rank: int) -> "Reports":
         """Return the reports of the rank's worker (see workers/common.py), by their ``what``."""
         lines = [json.loads(line) for line in self.of_rank(rank) if line.startswith("{")]
-        return Said(self, rank, {line["what"]: line for line in lines})
+        return Reports(self, rank, {line["what"]: line for line in lines})
 
     def report(self) -> str:
         return f"exit code {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
 
-class Said(dict[str, dict[str, object]]):
-    """A rank's reports. One that is missing fails the test with everything that the job wrote."""
+class Reports(dict[str, dict[str, object]]):
+    """A rank's reports. A missing report fails the test with everything that the job wrote."""
 
     def __init__(self, finished: Finished, rank: int, reports: dict[str, dict[str, object]]) -> None:
         super().__init__(reports)
@@ -97,7 +97,7 @@ class Job:
             if not more:
                 self.process.kill()
                 finished = self.finish(10)
-                pytest.fail(f"what the job said was not enough\n{finished.report()}")
+                pytest.fail(f"the job wrote no error that the test waits for\n{finished.report()}")
             self.read += more
 
     def wait_for_file(self, name: str, deadline_s: float = 20.0) -> str:

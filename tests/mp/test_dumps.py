@@ -1,4 +1,4 @@
-"""Reports of ranks about themselves: stacks in stall reports, dumps of live jobs, flight records of errors."""
+"""Stacks in stall reports, dumps of live jobs, and flight records of errors."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ import pytest
 from harness import worker_command
 from processes import marked
 
-SOON = ("--stall-check-warning-time-seconds", "0.3")
+REPORT_SOON = ("--stall-check-warning-time-seconds", "0.3")
 
 
 def dump(*arguments):
@@ -24,7 +24,7 @@ def dump(*arguments):
 @contextlib.contextmanager
 def stuck(launcher, ranks=3):
     """A job whose rank 1 holds the GIL in native code while the others wait for it."""
-    job = launcher.start(*worker_command(ranks, "waits.py", "absent-in-native-code", flags=SOON))
+    job = launcher.start(*worker_command(ranks, "waits.py", "absent-in-native-code", flags=REPORT_SOON))
     job.wait_for_file("pid")
     try:
         yield job
@@ -32,28 +32,28 @@ def stuck(launcher, ranks=3):
         (launcher.scratch / "go on").touch()
 
 
-def test_a_stall_report_shows_where_the_laggard_is_on_every_rank(launcher):
-    def all_have_told(errors):
+def test_a_stall_report_shows_the_stack_of_the_late_rank_on_every_rank(launcher):
+    def all_ranks_have_reported(errors):
         return all(re.search(rf"^\[{rank}\] .*which others wait for, is at", errors, re.MULTILINE) for rank in range(3))
 
     with stuck(launcher) as job:
-        job.wait_for_errors(all_have_told)
+        job.wait_for_errors(all_ranks_have_reported)
         # The lines of the stacks are part of the same message.
     finished = job.finish(30)
     assert finished.code == 0, finished.report()
     pid = (launcher.scratch / "pid").read_text()
     for rank in range(3):
         lines = [line for line in finished.stderr.splitlines() if line.startswith(f"[{rank}] ")]
-        told = [at for at, line in enumerate(lines) if f"rank 1 (pid {pid}), which others wait for, is at" in line]
-        assert told, finished.report()
-        stack = lines[told[0] : told[0] + 4]
+        begin = [at for at, line in enumerate(lines) if f"rank 1 (pid {pid}), which others wait for, is at" in line]
+        assert begin, finished.report()
+        stack = lines[begin[0] : begin[0] + 4]
         assert "is at waits.py:" in stack[0] and "in keep_the_lock; innermost call first:" in stack[0]
         assert "in keep_the_lock" in stack[1] and "in absent_in_native_code" in stack[2] and "in <module>" in stack[3]
-        report = "\n".join(lines[: told[0]])
+        report = "\n".join(lines[: begin[0]])
         assert "allreduce 'allreduce.lonely' was submitted by ranks 0, 2 and not by rank 1" in report
 
 
-def test_a_live_job_tells_what_it_does(launcher):
+def test_a_dump_of_a_live_job_lists_pending_operations_stacks_and_events(launcher):
     with stuck(launcher) as job:
         wanted = [["allreduce.lonely"], [], ["allreduce.lonely"]]
         limit = time.monotonic() + 20
@@ -77,7 +77,7 @@ def test_a_live_job_tells_what_it_does(launcher):
     assert job.finish(30).code == 0
 
 
-def test_a_stopped_rank_is_said_not_to_answer(launcher):
+def test_a_dump_of_a_stopped_rank_reports_that_it_does_not_answer(launcher):
     with stuck(launcher, ranks=2) as job:
         pid = int((launcher.scratch / "pid").read_text())
         os.kill(pid, signal.SIGSTOP)
@@ -90,25 +90,22 @@ def test_a_stopped_rank_is_said_not_to_answer(launcher):
     assert job.finish(30).code == 0
 
 
-def test_who_is_no_rank_is_an_error(launcher, tmp_path):
+def test_a_dump_of_another_process_or_file_is_an_error(launcher, tmp_path):
     own = dump(os.getpid())
-    assert own.returncode == 1 and "is no rank of horocache, nor has it started one" in own.stderr
+    assert own.returncode == 1 and "is not a rank of horocache, and has started none" in own.stderr
     assert "there is no process 999999999 here" in dump(999999999).stderr
     (tmp_path / "x.json").write_text('{"a": 1}')
-    for file, why in ((tmp_path / "x.json", "is no flight record"), (tmp_path / "none", "cannot read")):
+    for file, why in ((tmp_path / "x.json", "is not a flight record"), (tmp_path / "none", "cannot read")):
         done = dump(file)
         assert done.returncode != 0 and why in done.stderr and "Traceback" not in done.stderr
 
 
 def records_below(folder):
-    return {record["rank"]: record for record in map(read, sorted(folder.rglob("flight-*.json")))}
+    records = [json.loads(path.read_text()) for path in sorted(folder.rglob("flight-*.json"))]
+    return {record["rank"]: record for record in records}
 
 
-def read(path):
-    return json.loads(path.read_text())
-
-
-def test_an_error_leaves_a_record_on_every_rank_that_had_it(launcher):
+def test_an_error_leaves_a_flight_record_on_every_rank_that_raised_it(launcher):
     finished = launcher.worker(3, "waits.py", "failing")
     assert finished.code == 0, finished.report()
     records = records_below(launcher.state / "horocache")
@@ -117,14 +114,14 @@ def test_an_error_leaves_a_record_on_every_rank_that_had_it(launcher):
         assert record["why"].startswith("Mismatch: allreduce 'allreduce.bad'"), record["why"]
         happened = [(event["what"], event.get("name")) for event in record["events"]]
         assert ("done", "allreduce.before") in happened
-        assert happened.count(("failed", "allreduce.bad")) == 3, "the last error's record has all of them"
+        assert happened.count(("failed", "allreduce.bad")) == 3, "the record of the last error lacks earlier errors"
         assert 'waits.py", line ' in record["stacks"]
-    assert "flight-" not in finished.stderr, "the program has handled them\n" + finished.report()
+    assert "flight-" not in finished.stderr, "the program has handled these errors\n" + finished.report()
     shown = dump(*sorted((launcher.state / "horocache").iterdir()))
     assert shown.returncode == 0 and "failed    allreduce 'allreduce.bad', 4 B" in shown.stdout
 
 
-def test_records_go_to_the_output_folder_or_where_the_user_says_or_nowhere(launcher, tmp_path):
+def test_flight_records_go_to_the_output_folder_or_a_chosen_folder_or_are_off(launcher, tmp_path):
     out = tmp_path / "out"
     assert launcher.worker(2, "waits.py", "failing", flags=["--output-dir", str(out)]).code == 0
     assert sorted(path.parent.name for path in out.rglob("flight-*.json")) == ["rank.0", "rank.1"]
@@ -137,7 +134,7 @@ def test_records_go_to_the_output_folder_or_where_the_user_says_or_nowhere(launc
     assert not (launcher.state / "horocache").exists()
 
 
-def test_a_record_that_cannot_be_written_is_one_warning_on_a_rank_that_an_error_ends(launcher):
+def test_a_flight_record_that_cannot_be_written_is_one_warning_on_each_rank(launcher):
     finished = launcher.worker(2, "waits.py", "failing-for-good", flags=["--flight-record", "/proc/nowhere"])
     assert finished.code == 1, finished.report()
     for rank in range(2):  # the launcher repeats the last lines of one rank
@@ -145,7 +142,7 @@ def test_a_record_that_cannot_be_written_is_one_warning_on_a_rank_that_an_error_
         assert sum(".json.new': No such file or directory" in line for line in lines) == 1, finished.report()
 
 
-def test_a_killed_rank_leaves_the_survivors_records(launcher):
+def test_a_killed_rank_leaves_a_flight_record_on_every_survivor(launcher):
     finished = launcher.worker(3, "victim.py", "1", "kill", "during")
     assert finished.code == 128 + signal.SIGKILL, finished.report()
     records = records_below(launcher.state / "horocache")
@@ -157,18 +154,18 @@ def test_a_killed_rank_leaves_the_survivors_records(launcher):
 
 
 @pytest.mark.parametrize("signal_flag", ["0", "10"])
-def test_stacks_can_be_had_by_another_signal_or_not_at_all(launcher, signal_flag):
+def test_the_stack_signal_can_be_changed_or_switched_off(launcher, signal_flag):
     job = launcher.start(*worker_command(2, "waits.py", "absent-in-native-code", flags=["--stack-signal", signal_flag]))
     job.wait_for_file("pid")
     try:
-        done = dump(*marked_ranks(job))
+        done = dump(*[pid for pid in marked(job.mark) if pid != job.process.pid])
     finally:
         (launcher.scratch / "go on").touch()
     assert ("keep_the_lock" in done.stdout) == (signal_flag == "10")
     assert job.finish(30).code == 0
 
 
-def test_stacks_are_not_written_from_a_signal_while_other_threads_run(launcher):
+def test_the_stack_signal_is_harmless_while_other_threads_run(launcher):
     program = (
         "import signal, threading, horocache as hc\n"
         "hc.init()\n"
@@ -190,7 +187,3 @@ def test_stacks_are_not_written_from_a_signal_while_other_threads_run(launcher):
     )
     finished = launcher.run("-c", program, module=None)
     assert (finished.code, finished.stderr) == (0, ""), finished.report()
-
-
-def marked_ranks(job):
-    return [pid for pid in marked(job.mark) if pid != job.process.pid]

@@ -1,4 +1,4 @@
-"""Programs that import horovod: with the launcher, without it, and with worker processes."""
+"""Programs that import horovod: with the launcher, with the compat module, and with worker processes."""
 
 import sys
 import textwrap
@@ -55,14 +55,14 @@ def test_the_launcher_runs_an_unchanged_program(launcher, program):
         assert "sum 2.0 arguments ['--lr', '3']" in finished.of_rank(rank)
 
 
-def test_so_does_the_module_by_itself(launcher, program):
+def test_the_compat_module_runs_an_unchanged_program(launcher, program):
     finished = launcher.run("-np", "2", sys.executable, "-m", "horocache.compat", str(program), "x")
     assert finished.code == 0, finished.report()
     assert "sum 2.0 arguments ['x']" in finished.of_rank(1)
 
 
 @pytest.mark.parametrize("option", [[], ["--horovod"]])
-def test_where_there_is_no_horovod_the_launcher_says_how_to_get_it(launcher, option):
+def test_the_launcher_says_how_to_install_the_name_horovod(launcher, option):
     # Python ignores PYTHONPATH here, as it does in scripts that replace it.
     finished = launcher.run("-np", "1", *option, sys.executable, "-E", "-c", "import horovod")
     assert finished.code == 1
@@ -70,13 +70,13 @@ def test_where_there_is_no_horovod_the_launcher_says_how_to_get_it(launcher, opt
     assert "run 'horocache compat --install' once" in finished.stderr, finished.report()
 
 
-def test_worker_processes_find_it_too(launcher, tmp_path):
+def test_worker_processes_can_import_horovod(launcher, tmp_path):
     program = tmp_path / "workers.py"
     program.write_text(
         textwrap.dedent("""
         import multiprocessing
 
-        def look(_):
+        def is_initialized(_):
             import horovod.torch as hvd
             return hvd.is_initialized()
 
@@ -84,7 +84,7 @@ def test_worker_processes_find_it_too(launcher, tmp_path):
             import horovod.torch as hvd
             hvd.init()
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                print("workers", pool.map(look, [0]))
+                print("workers", pool.map(is_initialized, [0]))
         """)
     )
     finished = launcher.run("-np", "1", sys.executable, "-m", "horocache.compat", str(program), deadline_s=60.0)
@@ -115,7 +115,7 @@ assert hvd.split_list([1, 2, 3], 2) == [[1, 2], [3]]
 variables = [tf.Variable(1.0), tf.Variable(2.0)]
 assert all(a is b for a, b in zip(refs_to_vars(vars_to_refs(variables)), variables))
 assert _basics._get_process_set_ids_and_ranks() == {0: [0, 1]}
-# Of the two Keras modules, each has an order of its own.
+# The two Keras modules have different orders of the arguments.
 front = (None, "", "", hvd.Compression.none, False, 1.0, hvd.Average)
 of_keras = horovod.keras.DistributedOptimizer(keras.optimizers.SGD(1.0), *front, 3)
 of_tensorflow = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), *front, 3)
@@ -153,7 +153,7 @@ print("layer", layer.numpy().tolist(), "loss", round(float(history["loss"][-1]),
 """
 
 
-def test_a_program_for_tensorflow_runs_unchanged(launcher, tmp_path):
+def test_the_launcher_runs_an_unchanged_tensorflow_program(launcher, tmp_path):
     pytest.importorskip("tensorflow")
     program = tmp_path / "train.py"
     program.write_text(TENSORFLOW)

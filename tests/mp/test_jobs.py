@@ -1,4 +1,4 @@
-"""Jobs in unusual circumstances: wrapped, crowded, side by side, interrupted, short of a resource."""
+"""Jobs in unusual circumstances: behind a shell, on few cores, side by side, interrupted, short of a resource."""
 
 import contextlib
 import os
@@ -24,10 +24,10 @@ def worker(script, *arguments):
 def check_done(finished, ranks):
     assert finished.code == 0, finished.report()
     for rank in range(ranks):
-        said = finished.said(rank)
-        assert "wrong" not in said, finished.report()
-        assert said["done"]["rank"] == said["done"]["local_rank"] == rank, finished.report()
-        assert said["done"]["size"] == said["done"]["local_size"] == ranks, finished.report()
+        reports = finished.reports_of(rank)
+        assert "wrong" not in reports, finished.report()
+        assert reports["done"]["rank"] == reports["done"]["local_rank"] == rank, finished.report()
+        assert reports["done"]["size"] == reports["done"]["local_size"] == ranks, finished.report()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -53,7 +53,7 @@ def test_a_command_behind_numactl_runs(launcher):
     check_done(launcher.run("-np", "2", numactl, "--physcpubind=0", *worker("sums.py", "20"), env=OMP), 2)
 
 
-def test_two_jobs_at_once_do_not_meet(launcher):
+def test_two_jobs_at_once_are_separate(launcher):
     shared = launcher.scratch / "shared"
     shared.mkdir(mode=0o700)
     flags = ["--rendezvous-dir", str(shared)]
@@ -63,7 +63,7 @@ def test_two_jobs_at_once_do_not_meet(launcher):
     assert not list(shared.iterdir())
 
 
-def test_a_rank_that_stops_for_a_moment_is_only_slow(launcher):
+def test_a_rank_that_is_stopped_for_a_moment_continues(launcher):
     job = launcher.start(*worker_command(3, "sums.py", "100"), env={"PAUSE": "go"})
     pids = [int(job.wait_for_file(f"middle.{rank}")) for rank in range(3)]
     os.kill(pids[1], signal.SIGSTOP)
@@ -87,8 +87,8 @@ def test_control_c_ends_ranks_that_wait_in_a_collective(launcher, binding):
 
 @pytest.mark.parametrize("binding", ["native", "cffi"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_control_c_ends_a_rank_that_waits_for_the_others_in_init(launcher, rank, binding):
-    alone = {
+def test_control_c_ends_a_rank_that_waits_for_other_ranks_in_init(launcher, rank, binding):
+    identity = {
         "SIZE": 2,
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -96,7 +96,7 @@ def test_control_c_ends_a_rank_that_waits_for_the_others_in_init(launcher, rank,
         "JOB_ID": f"alone.{rank}",
         "BINDING": binding,
     }
-    env = {f"HOROCACHE_{name}": str(value) for name, value in alone.items()}
+    env = {f"HOROCACHE_{name}": str(value) for name, value in identity.items()}
     code = "import horocache as hc, sys; sys.stdout.write('up'); sys.stdout.flush(); hc.init()"
     job = launcher.start("-c", code, module=None, env=env)
     assert job.process.stdout.read(2) == b"up"
@@ -114,7 +114,7 @@ def test_when_the_launcher_is_killed_ranks_in_a_collective_end(launcher):
     wait_until_gone("ranks are", lambda: marked(job.mark), 10)
 
 
-def test_what_a_killed_job_leaves_does_not_disturb_the_next(launcher):
+def test_the_socket_of_a_killed_job_does_not_disturb_the_next_job(launcher):
     shared = launcher.scratch / "shared"
     shared.mkdir(mode=0o700)
     fixed = {"HOROCACHE_JOB_ID": "fixed", "HOROCACHE_SIZE": "2", "HOROCACHE_RENDEZVOUS_DIR": str(shared)}
@@ -124,13 +124,13 @@ def test_what_a_killed_job_leaves_does_not_disturb_the_next(launcher):
         identity = fixed | {"HOROCACHE_RANK": str(rank), "HOROCACHE_LOCAL_RANK": str(rank), "HOROCACHE_LOCAL_SIZE": "2"}
         return launcher.start(*worker("sums.py", "10")[1:], module=None, env=identity)
 
-    lonely = start_rank(0)
+    killed = start_rank(0)
     limit = time.monotonic() + 20
     while not any(shared.rglob("*.sock")) and time.monotonic() < limit:
         time.sleep(0.01)
     assert any(shared.rglob("*.sock")), "rank 0 did not listen"
-    kill_marked(lonely.mark)
-    lonely.finish(10)
+    kill_marked(killed.mark)
+    killed.finish(10)
     ranks = [start_rank(rank) for rank in range(2)]
     for job in ranks:
         finished = job.finish(60)
@@ -150,28 +150,28 @@ def kill_everything(job):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_left_when_everything_is_killed_at_any_moment(launcher, seed):
-    times = random.Random(seed)
+def test_nothing_is_left_when_all_processes_are_killed_at_any_moment(launcher, seed):
+    generator = random.Random(seed)
     before = shared_memory_files()
     for _ in range(5):
         job = launcher.start(*worker_command(2, "sums.py", "100000"))
-        time.sleep(times.uniform(0.0, 0.9))
+        time.sleep(generator.uniform(0.0, 0.9))
         kill_everything(job)
         assert job.finish(10).code == -signal.SIGKILL
         assert shared_memory_files() <= before
         left = sorted(launcher.tmp.iterdir())  # a folder and its lock file
-        assert len(left) <= 2, f"of this job; those of the ones before are gone: {left}"
+        assert len(left) <= 2, f"files of earlier jobs are left: {left}"
     check_done(launcher.worker(2, "sums.py", "20"), 2)  # which leaves nothing, as the fixture checks
 
 
-def test_two_jobs_that_start_again_and_again_do_not_meet(launcher):
+def test_two_jobs_that_restart_many_times_are_separate(launcher):
     shared = launcher.scratch / "shared"
     shared.mkdir(mode=0o700)
     command = worker_command(3, "lifetimes.py", "again", "25", flags=["--rendezvous-dir", str(shared)])
     for job in [launcher.start(*command) for _ in range(2)]:
         finished = job.finish(60)
         assert finished.code == 0, finished.report()
-        assert all(finished.said(rank)["again"]["first"] for rank in range(3)), finished.report()
+        assert all(finished.reports_of(rank)["again"]["first"] for rank in range(3)), finished.report()
     assert not list(shared.iterdir())
 
 
@@ -198,7 +198,7 @@ def test_a_job_opens_no_port(launcher):
     check_done(job.finish(30), 2)
 
 
-def test_two_processes_that_claim_one_rank_are_told_so(launcher):
+def test_two_processes_with_one_rank_fail_the_start(launcher):
     shared = launcher.scratch / "shared"
     shared.mkdir(mode=0o700)
     identity = {
@@ -210,8 +210,8 @@ def test_two_processes_that_claim_one_rank_are_told_so(launcher):
     }
     jobs = []
     for rank in ("0", "1", "1"):
-        place = {"HOROCACHE_RANK": rank, "HOROCACHE_LOCAL_RANK": rank}
-        jobs.append(launcher.start(*worker("sums.py", "1")[1:], module=None, env=identity | place))
+        numbers = {"HOROCACHE_RANK": rank, "HOROCACHE_LOCAL_RANK": rank}
+        jobs.append(launcher.start(*worker("sums.py", "1")[1:], module=None, env=identity | numbers))
     for job in jobs:
         finished = job.finish(15)  # less than the start timeout: the duplicate rank ends the start
         assert finished.code != 0, finished.report()
@@ -223,53 +223,53 @@ def test_too_little_memory_for_start_up_is_an_error_on_every_rank(launcher):
     finished = launcher.worker(2, "limits.py", "memory-at-init", flags=["--shm-bytes", str(64 << 20)], deadline_s=60)
     assert finished.code == 0, finished.report()
     for rank in range(2):
-        said = finished.said(rank)["init"]
-        assert said["error"] in ("OutOfMemoryError", "StartupError"), finished.report()
-    assert "HOROCACHE_SHM_BYTES" in finished.said(1)["init"]["text"], finished.report()
+        report = finished.reports_of(rank)["init"]
+        assert report["error"] in ("OutOfMemoryError", "StartupError"), finished.report()
+    assert "HOROCACHE_SHM_BYTES" in finished.reports_of(1)["init"]["text"], finished.report()
 
 
-def test_too_little_memory_for_a_result_on_one_rank_fails_on_all_and_the_job_goes_on(launcher):
+def test_too_little_memory_for_a_result_fails_all_ranks_and_the_job_goes_on(launcher):
     finished = launcher.worker(2, "limits.py", "memory-later", deadline_s=60)
     assert finished.code == 0, finished.report()
-    assert finished.said(1)["allgather"]["error"] == "OutOfMemoryError", finished.report()
-    assert str(2 * (32 << 20)) in finished.said(1)["allgather"]["text"], finished.report()
-    assert finished.said(0)["allgather"]["error"] == "OutOfMemoryError", finished.report()
-    assert "rank 1 has no memory" in finished.said(0)["allgather"]["text"], finished.report()
-    assert finished.said(0)["after"]["error"] is None, finished.report()
-    assert finished.said(1)["after"]["error"] is None, finished.report()
+    assert finished.reports_of(1)["allgather"]["error"] == "OutOfMemoryError", finished.report()
+    assert str(2 * (32 << 20)) in finished.reports_of(1)["allgather"]["text"], finished.report()
+    assert finished.reports_of(0)["allgather"]["error"] == "OutOfMemoryError", finished.report()
+    assert "rank 1 has no memory" in finished.reports_of(0)["allgather"]["text"], finished.report()
+    assert finished.reports_of(0)["after"]["error"] is None, finished.report()
+    assert finished.reports_of(1)["after"]["error"] is None, finished.report()
 
 
-def test_too_few_files_are_an_error_that_says_how_many(launcher):
+def test_too_few_descriptors_are_an_error_that_names_the_limit(launcher):
     finished = launcher.worker(2, "limits.py", "files", deadline_s=60)
     assert finished.code == 0, finished.report()
-    assert finished.said(1)["init"]["error"] == "StartupError", finished.report()
-    assert "ulimit -n" in finished.said(1)["init"]["text"]
-    assert finished.said(0)["init"]["error"] == "StartupError", finished.report()
+    assert finished.reports_of(1)["init"]["error"] == "StartupError", finished.report()
+    assert "ulimit -n" in finished.reports_of(1)["init"]["text"]
+    assert finished.reports_of(0)["init"]["error"] == "StartupError", finished.report()
 
 
-def test_too_few_files_for_a_set_are_an_error_on_every_rank_and_the_set_can_be_added_later(launcher):
+def test_too_few_descriptors_for_a_set_fail_its_addition_on_every_rank(launcher):
     finished = launcher.worker(3, "limits.py", "files-later")
     assert finished.code == 0, finished.report()
     for rank in range(3):
-        said = finished.said(rank)
-        assert said["add"]["error"] == "StartupError", finished.report()
-        assert "on rank 1" in said["add"]["text"] and "ulimit -n" in said["add"]["text"], finished.report()
-        assert said["again"]["error"] == ("InvalidArgumentError" if rank == 2 else None), finished.report()
-        assert said["after"]["error"] is None, finished.report()
+        reports = finished.reports_of(rank)
+        assert reports["add"]["error"] == "StartupError", finished.report()
+        assert "on rank 1" in reports["add"]["text"] and "ulimit -n" in reports["add"]["text"], finished.report()
+        assert reports["again"]["error"] == ("InvalidArgumentError" if rank == 2 else None), finished.report()
+        assert reports["after"]["error"] is None, finished.report()
 
 
 @pytest.mark.parametrize("started", [0, 2])
-def test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_others(launcher, started):
+def test_a_thread_that_cannot_be_started_is_a_loss_for_the_other_ranks(launcher, started):
     large_stacks = 'if [ "$RANK" = 1 ]; then ulimit -s 16777216; fi; exec "$@"'
     command = ["bash", "-c", large_stacks, "bash", *worker("limits.py", f"threads.{started}")]
     finished = launcher.run("-np", "2", "--region-bytes", "0", *command, env=OMP)
     assert finished.code == 0, finished.report()
-    init, after = finished.said(1)["init"], finished.said(0)["after"]
+    init, after = finished.reports_of(1)["init"], finished.reports_of(0)["after"]
     assert init["error"] == "StartupError" and "ulimit -u" in init["text"], finished.report()
     assert after["error"] == "PeerLostError" and "rank 1" in after["text"], finished.report()
 
 
-def test_shared_memory_is_not_that_of_dev_shm_which_may_be_tiny(launcher):
+def test_a_tiny_dev_shm_does_not_matter(launcher):
     tiny = 'mount -t tmpfs -o size=16k tmpfs /dev/shm && exec "$@"'
     prefix = ["unshare", "--mount", "sh", "-c", tiny, "sh"]
     if (
@@ -280,18 +280,18 @@ def test_shared_memory_is_not_that_of_dev_shm_which_may_be_tiny(launcher):
     check_done(launcher.run(*worker_command(3, "sums.py", "20"), prefix=prefix), 3)
 
 
-def test_sixty_four_files_are_enough_for_four_ranks(launcher):
+def test_64_descriptors_are_enough_for_four_ranks(launcher):
     prefix = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash"]
     check_done(launcher.run(*worker_command(4, "sums.py", "20"), prefix=prefix), 4)
 
 
-def test_init_and_shutdown_60_times_leave_files_threads_and_memory_as_they_were(launcher):
+def test_60_inits_and_shutdowns_keep_files_threads_and_memory_constant(launcher):
     finished = launcher.worker(3, "lifetimes.py", "again", "60", deadline_s=100)
     assert finished.code == 0, finished.report()
     for rank in range(3):
-        said = finished.said(rank)["again"]
-        assert said["first"] == said["last"], finished.report()
-        assert said["grown_kib"] < 512, finished.report()
+        report = finished.reports_of(rank)["again"]
+        assert report["first"] == report["last"], finished.report()
+        assert report["grown_kib"] < 512, finished.report()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -299,57 +299,57 @@ def test_knobs_given_to_init_are_checked(launcher, ranks):
     finished = launcher.worker(ranks, "lifetimes.py", "knobs")
     assert finished.code == 0, finished.report()
     for rank in range(ranks):
-        said = finished.said(rank)
-        assert said["unknown"]["error"] == said["bad"]["error"] == "InvalidArgumentError", finished.report()
-        assert "cycle_tme" in said["unknown"]["text"]
-        assert "'cycle_time'" in said["unknown"]["text"]
-        assert "many" in said["bad"]["text"]
-        assert said["before"]["error"] == said["after"]["error"] == "NotInitializedError"
-        assert said["twice"]["error"] is None
-        assert said["other"]["error"] == "InvalidArgumentError"
+        reports = finished.reports_of(rank)
+        assert reports["unknown"]["error"] == reports["bad"]["error"] == "InvalidArgumentError", finished.report()
+        assert "cycle_tme" in reports["unknown"]["text"]
+        assert "'cycle_time'" in reports["unknown"]["text"]
+        assert "many" in reports["bad"]["text"]
+        assert reports["before"]["error"] == reports["after"]["error"] == "NotInitializedError"
+        assert reports["twice"]["error"] is None
+        assert reports["other"]["error"] == "InvalidArgumentError"
 
 
-def test_forked_children_get_errors_and_hold_nothing_and_the_parent_goes_on(launcher):
+def test_forked_children_get_errors_and_the_parent_goes_on(launcher):
     finished = launcher.worker(2, "lifetimes.py", "fork", deadline_s=60)
     assert finished.code == 0, finished.report()
     for rank in range(2):
-        said = finished.said(rank)
-        calls = [line for what, line in said.items() if what.startswith("child-") and "error" in line]
+        reports = finished.reports_of(rank)
+        calls = [line for what, line in reports.items() if what.startswith("child-") and "error" in line]
         assert len(calls) == 8, finished.report()
         for line in calls:
             assert line["error"] == "ForkedProcessError" and "RuntimeError" in line["bases"], finished.report()
             assert "'spawn'" in line["text"], finished.report()
-        assert said["child-kept"]["links"] == [], finished.report()
-        assert said["child-kept"]["place"] == [True, rank, 2], finished.report()
-        assert said["child-exit"]["code"] == 0
-        assert said["parent"]["files"] == 0, finished.report()
+        assert reports["child-kept"]["links"] == [], finished.report()
+        assert reports["child-kept"]["rank"] == [True, rank, 2], finished.report()
+        assert reports["child-exit"]["code"] == 0
+        assert reports["parent"]["files"] == 0, finished.report()
 
 
-def test_a_program_that_a_rank_starts_is_no_rank(launcher):
+def test_a_program_that_a_rank_starts_cannot_be_a_rank(launcher):
     finished = launcher.worker(2, "lifetimes.py", "started", deadline_s=60)
     assert finished.code == 0, finished.report()
     for rank in range(2):
-        said = finished.said(rank)
-        assert said["in-the-job"]["alone"] == "0 1", finished.report()
-        assert said["after-it"]["inner"] == f"{rank} 2", "the programs of all ranks are a job\n" + finished.report()
-    inner, pid = finished.said(1)["in-the-job"]["inner"], finished.said(1)["in-the-job"]["own"][2]
+        reports = finished.reports_of(rank)
+        assert reports["in-the-job"]["alone"] == "0 1", finished.report()
+        assert reports["after-it"]["inner"] == f"{rank} 2", "the programs are no job\n" + finished.report()
+    inner, pid = finished.reports_of(1)["in-the-job"]["inner"], finished.reports_of(1)["in-the-job"]["own"][2]
     assert inner.startswith("horocache.errors.StartupError: process "), finished.report()
     assert f"was started by process {pid}, which is rank 1 of 2" in inner and "HOROCACHE_SIZE=1" in inner, inner
 
 
 @pytest.mark.parametrize("capacity", ["1024", "0"])
-def test_an_idle_job_exchanges_nothing(launcher, capacity):
+def test_an_idle_job_exchanges_no_messages(launcher, capacity):
     finished = launcher.worker(3, "lifetimes.py", "idle", flags=["--cache-capacity", capacity])
     assert finished.code == 0, finished.report()
     for rank in range(3):
-        assert finished.said(rank)["idle"]["rounds"] == 0, finished.report()
-        assert finished.said(rank)["idle"]["control_bytes"] == 0
+        assert finished.reports_of(rank)["idle"]["rounds"] == 0, finished.report()
+        assert finished.reports_of(rank)["idle"]["control_bytes"] == 0
 
 
 def test_threads_of_one_rank_share_the_job(launcher):
     finished = launcher.worker(2, "lifetimes.py", "threads", deadline_s=60)
     assert finished.code == 0, finished.report()
-    assert all(finished.said(rank)["threads"]["errors"] == [] for rank in range(2)), finished.report()
+    assert all(finished.reports_of(rank)["threads"]["errors"] == [] for rank in range(2)), finished.report()
 
 
 def test_a_job_keeps_its_key_out_of_command_lines(launcher):
@@ -381,7 +381,7 @@ def test_torch_finds_its_store_at_the_address_that_the_launcher_sets(launcher, n
     finished = launcher.worker(2, "torch_store.py", deadline_s=90)
     assert finished.code == 0, finished.report()
     for rank in range(2):
-        assert finished.said(rank)["sums"] == {"what": "sums", "value": 3.0, "world": 2}
+        assert finished.reports_of(rank)["sums"] == {"what": "sums", "value": 3.0, "world": 2}
 
 
 def test_ranks_of_srun_find_each_other(launcher):

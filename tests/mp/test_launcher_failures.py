@@ -1,4 +1,4 @@
-"""How a job ends when a rank fails, when the launcher is told to stop, and when the launcher is killed."""
+"""The end of a job: a rank fails, a signal stops the launcher, or the launcher is killed."""
 
 import json
 import os
@@ -78,7 +78,7 @@ except hc.HorocacheError as error:
         ("hc.abort('bad data'); sys.stderr.write('the reason'); time.sleep(60)", 1, "it aborted (bad data), and was"),
     ],
 )
-def test_the_rank_that_failed_is_named_although_others_end_first_with_errors_of_their_own(launcher, end, code, how):
+def test_the_rank_that_failed_is_named_although_other_ranks_end_first(launcher, end, code, how):
     finished = launcher.run("-np", "2", "--grace", "1", sys.executable, "-c", CONSEQUENCE % end, env=OMP)
     assert finished.code == code, finished.report()
     assert f"rank 1 of 2 failed first: {how}" in finished.stderr
@@ -101,7 +101,7 @@ def test_a_rank_killed_by_a_signal_is_named_with_the_signal_and_host(launcher):
     assert "rank 0 is gone" in finished.stderr.splitlines()[-1]
 
 
-def test_a_rank_killed_while_it_writes_a_timeline_leaves_whole_files_and_no_others(launcher, tmp_path):
+def test_a_rank_killed_while_it_writes_a_timeline_leaves_complete_files(launcher, tmp_path):
     code = """
     import horocache as hc
     hc.init()
@@ -141,7 +141,7 @@ def test_a_rank_that_ignores_term_or_is_stopped_is_killed(launcher):
     assert finished.stderr.count("ended by horocacherun with SIGKILL") == 2, finished.report()
 
 
-def test_grandchildren_and_daemons_of_the_ranks_go_with_the_job(launcher):
+def test_grandchildren_and_daemons_of_the_ranks_end_with_the_job(launcher):
     code = """
     subprocess.Popen(["sleep", "300"])
     subprocess.Popen(["sleep", "300"], start_new_session=True)
@@ -153,7 +153,7 @@ def test_grandchildren_and_daemons_of_the_ranks_go_with_the_job(launcher):
     assert "left 6 behind" in finished.stderr, finished.report()
 
 
-def test_a_job_that_ends_well_leaves_no_daemons(launcher):
+def test_a_job_that_succeeds_leaves_no_daemons(launcher):
     finished = launcher.run("-np", "2", "bash", "-c", "sleep 300 & exit 0", env=OMP)
     assert finished.code == 0, finished.report()
     assert "left 2 behind" in finished.stderr
@@ -161,7 +161,7 @@ def test_a_job_that_ends_well_leaves_no_daemons(launcher):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_reaches_the_ranks_and_gives_128_plus_its_number(launcher, signum):
+def test_a_signal_reaches_the_ranks_and_the_exit_code_is_128_plus_its_number(launcher, signum):
     code = f"""
     def stop(number, frame):
         print("got", number)
@@ -281,11 +281,11 @@ def test_when_launcher_and_guardian_are_killed_together_the_kernel_ends_every_ra
     job.process.kill()
     assert job.finish(20).code == -signal.SIGKILL
     wait_until_gone("ranks are", lambda: marked(job.mark))
-    assert len(list(launcher.tmp.iterdir())) == 2, "the folder and its lock file"
-    assert launcher.run("-np", "1", "true").code == 0, "and the next job removes the folder"
+    assert len(list(launcher.tmp.iterdir())) == 2, "not exactly the folder and its lock file are left"
+    assert launcher.run("-np", "1", "true").code == 0, "the next job, which removes the folder, failed"
 
 
-def test_where_no_process_can_be_started_one_line_says_so(launcher):
+def test_the_limit_of_processes_is_an_error_of_one_line(launcher):
     # The limit does not apply to root, which therefore becomes another user. That user may be unable to read this
     # interpreter, so a first job loads everything.
     code = """if True:
@@ -317,7 +317,7 @@ def test_the_guardian_holds_none_of_the_callers_files(launcher):
     assert job.finish(20).code == 0
 
 
-def test_the_loss_of_the_guardian_is_said_and_the_job_goes_on(launcher):
+def test_the_loss_of_the_guardian_is_a_warning_and_the_job_goes_on(launcher):
     job = launcher.start("-np", "1", *python('ready(); wait_for("go")'), env=OMP)
     job.wait_for_file("ready.0")
     (guardian,) = guardians(job.process.pid)
@@ -340,7 +340,7 @@ def test_a_launcher_inside_a_rank_ends_with_the_outer_job(launcher):
     wait_until_gone("ranks of either job are", lambda: marked(job.mark), 15)
 
 
-def test_commands_behind_a_shell_are_reached_too(launcher):
+def test_a_signal_reaches_commands_behind_a_shell(launcher):
     code = READY + "ready(); wait_for('never')"
     (launcher.scratch / "rank.py").write_text(code)
     job = launcher.start("-np", "2", "bash", "-c", f"'{sys.executable}' rank.py; echo after", env=OMP)

@@ -1,4 +1,4 @@
-"""The output of the ranks arrives: prefixed by line, with every byte, progress bars and prompts at once."""
+"""The output of the ranks: prefixes, every byte, progress bars and prompts, output folders, closed streams."""
 
 import os
 import select
@@ -39,7 +39,7 @@ def test_lines_of_different_ranks_never_mix(launcher):
         assert finished.of_rank(rank) == [f"{i}:" + str(rank) * 60 for i in range(2000)]
 
 
-def test_bytes_that_are_no_text_pass_unharmed(launcher):
+def test_bytes_that_are_no_text_pass_unchanged(launcher):
     code = "import sys; sys.stdout.buffer.write(bytes(b for b in range(256) if b not in (10, 13)) * 50 + b'\\n')"
     finished = launcher.run("-np", "1", *python(code), env=OMP)
     assert finished.out == b"[0] " + bytes(b for b in range(256) if b not in (10, 13)) * 50 + b"\n"
@@ -84,7 +84,7 @@ def test_a_prompt_shows_and_the_answer_reaches_rank_0_alone(launcher):
 @pytest.mark.parametrize(
     ("ranks", "option"), [(2, "--output-dir"), (1, "--output-filename"), (11, "--output-filename")]
 )
-def test_the_output_directory_keeps_what_each_rank_wrote(launcher, ranks, option):
+def test_the_output_directory_has_the_output_of_each_rank(launcher, ranks, option):
     folder = launcher.scratch / "logs" / "today"
     if ranks == 2:  # files that other jobs have left there
         (folder / "rank.0").mkdir(parents=True)
@@ -104,7 +104,7 @@ def test_the_output_directory_keeps_what_each_rank_wrote(launcher, ranks, option
     assert ranks != 2 or (launcher.scratch / "precious").read_text() == "data"
 
 
-def test_a_signal_is_heeded_while_ranks_write_without_line_feeds(launcher):
+def test_a_signal_ends_the_job_while_ranks_write_without_line_feeds(launcher):
     code = "import os,sys\nwhile True: os.write(1, b'x' * (1 if os.environ['RANK'] == '0' else 1 << 20))"
     job = launcher.start("-np", "2", "--grace", "2", *python(code), env=OMP)
     read_until(job.process, b"x" * 200_000)
@@ -112,7 +112,7 @@ def test_a_signal_is_heeded_while_ranks_write_without_line_feeds(launcher):
     assert job.finish(30).code == 128 + signal.SIGTERM
 
 
-def test_a_signal_is_heeded_when_the_ranks_are_gone_and_nobody_reads_their_output(launcher):
+def test_a_signal_ends_the_launcher_when_the_output_of_ended_ranks_is_not_read(launcher):
     job = launcher.start("-np", "1", *python("print('x' * 500_000)"), env=OMP)
     limit = time.monotonic() + 20
     while not select.select([job.process.stdout], [], [], 0)[0] or marked(job.mark) != [job.process.pid]:
@@ -131,12 +131,12 @@ def test_a_reader_that_goes_away_does_not_stop_the_job(launcher):
     job.process.stdout = None
     finished = job.finish(30)
     assert finished.code == 0, finished.report()
-    assert "stdout takes no more output (nobody reads it any more)" in finished.stderr
+    assert "stdout takes no more output (its reader is gone)" in finished.stderr
     assert (launcher.scratch / "finished.0").exists()
     assert (launcher.scratch / "finished.1").exists()
 
 
-def test_each_rank_finds_its_place_in_the_environment(launcher):
+def test_the_environment_has_the_rank_and_the_sizes_of_the_job(launcher):
     names = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
     code = f"import os\nprint([os.environ['HOROCACHE_' + n] for n in '{names}'.split()])\n"
     code += "print([os.environ[n] for n in 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR'.split()])\n"
@@ -150,13 +150,13 @@ def test_each_rank_finds_its_place_in_the_environment(launcher):
     assert 1024 < int(shared.pop().split()[0]) < 65536
 
 
-def test_threads_are_shared_out_unless_set_and_that_is_said_where_somebody_asks(launcher):
+def test_cores_are_divided_among_ranks_unless_omp_num_threads_is_set(launcher):
     finished = launcher.run("-np", "2", "--verbose", "bash", "-c", "echo $OMP_NUM_THREADS")
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     assert finished.of_rank(0) == finished.of_rank(1)
     assert 1 <= int(finished.of_rank(1)[0]) <= cores
     assert finished.stderr.count("OMP_NUM_THREADS=") == 1
-    assert launcher.run("-np", "2", "true").err == b"", "a log needs no such line"
+    assert launcher.run("-np", "2", "true").err == b"", "without --verbose, the launcher prints no note"
     finished = launcher.run("-np", "2", "bash", "-c", "echo $OMP_NUM_THREADS", env={"OMP_NUM_THREADS": "5"})
     assert finished.of_rank(1) == ["5"]
     assert finished.err == b""
@@ -181,14 +181,14 @@ def test_more_ranks_than_cores_are_allowed_with_one_note(launcher):
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
-def test_closed_standard_streams_are_no_trouble(launcher, closed):
+def test_a_job_runs_with_closed_standard_streams(launcher, closed):
     prefix = ["sh", "-c", f'exec "$@" {closed}', "sh"]
     arguments = worker_command(2, "sums.py", "5")
     finished = launcher.start(*arguments, prefix=prefix).finish(30)
     assert finished.code == 0, finished.report()
 
 
-def test_a_full_disk_is_said_once_and_does_not_stop_the_job(launcher):
+def test_a_full_disk_is_one_warning_and_does_not_stop_the_job(launcher):
     prefix = ["sh", "-c", 'exec "$@" >/dev/full', "sh"]
     finished = launcher.start("-np", "2", "echo", "hi", prefix=prefix).finish(30)
     assert finished.code == 0, finished.report()

@@ -1,4 +1,4 @@
-"""Mistakes on the command line: one readable line, exit code 2 (127 or 126 for the command), and no process started."""
+"""Mistakes on the command line: one readable line, exit code 2 (127 or 126 for the command), and no process."""
 
 import errno
 import stat
@@ -20,15 +20,15 @@ def one_line(finished, code):
 
 
 @pytest.mark.parametrize("np", ["0", "-1", "1048577"])
-def test_a_number_of_ranks_that_cannot_be_is_one_line(launcher, np):
+def test_an_invalid_number_of_ranks_is_one_line(launcher, np):
     assert f"-np is {np}" in one_line(launcher.run("-np", np, "true"), 2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "words"),
     [
         (["-np", "two", "true"], "'two' is not a whole number"),
-        (["-np", "2"], "what should the ranks run?"),
+        (["-np", "2"], "no program to run"),
         (["true"], "how many ranks?"),
         ([], "how many ranks?"),
         (["-np"], "expected one argument"),
@@ -39,8 +39,8 @@ def test_a_number_of_ranks_that_cannot_be_is_one_line(launcher, np):
         (["-np", "2", "--bind", "socket", "true"], "socket"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_it(launcher, arguments, says):
-    assert says in one_line(launcher.run(*arguments), 2)
+def test_a_mistake_is_one_line_that_names_the_mistake(launcher, arguments, words):
+    assert words in one_line(launcher.run(*arguments), 2)
 
 
 def test_an_unknown_option_suggests_the_nearest(launcher):
@@ -48,7 +48,7 @@ def test_an_unknown_option_suggests_the_nearest(launcher):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "says"),
+    ("flag", "value", "words"),
     [
         ("--cycle-time", "fast", "a number from 0 to 1000"),
         ("--cycle-time", "-3", "a number from 0 to 1000"),
@@ -57,9 +57,9 @@ def test_an_unknown_option_suggests_the_nearest(launcher):
         ("--fusion-threshold-mb", "many", "'many' is not a number of MiB"),
     ],
 )
-def test_a_bad_knob_flag_names_the_value_and_what_is_allowed(launcher, flag, value, says):
+def test_a_bad_knob_flag_names_the_value_and_what_is_allowed(launcher, flag, value, words):
     line = one_line(launcher.run("-np", "2", flag, value, "true"), 2)
-    assert says in line
+    assert words in line
     assert value in line
 
 
@@ -76,7 +76,7 @@ def test_a_bad_knob_variable_is_reported_before_anything_starts(launcher):
     assert "-5" in line
 
 
-def test_a_command_that_is_not_there_gives_127(launcher):
+def test_a_missing_command_gives_127(launcher):
     assert "it is in no directory of PATH" in one_line(launcher.run("-np", "2", "no-such-command"), 127)
     assert "there is no such file" in one_line(launcher.run("-np", "2", "./no-such-command"), 127)
     assert "python train.py" in one_line(launcher.run("-np", "2", "train.py"), 127)
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_executed_gives_126(launcher):
     assert "cannot be executed" in one_line(launcher.run("-np", "2", str(launcher.scratch)), 126)
 
 
-def test_a_script_without_an_interpreter_line_says_what_it_needs(launcher):
+def test_a_script_without_an_interpreter_line_is_an_error(launcher):
     script = launcher.scratch / "script"
     script.write_text("echo hello\n")
     script.chmod(stat.S_IRWXU)
@@ -128,7 +128,7 @@ def test_flags_reach_the_ranks_as_variables(launcher):
     assert "('HOROCACHE_CACHE_CAPACITY', '7')" in finished.stdout
 
 
-def test_options_of_the_command_are_the_command_s(launcher):
+def test_options_behind_the_command_belong_to_the_command(launcher):
     finished = launcher.run("-np", "1", "echo", "-np", "7", "--version", "--", "-H", "x")
     assert finished.of_rank(0) == ["-np 7 --version -- -H x"]
     assert launcher.run("-np", "1", "--", "echo", "a").of_rank(0) == ["a"]

@@ -1,4 +1,4 @@
-"""The paper's grid at a small size, from the ranks' counters to the report."""
+"""The grid of the paper's experiments at a small size: the counters of each cell."""
 
 import json
 from pathlib import Path
@@ -25,12 +25,12 @@ def buffers(counters: dict[str, float]) -> float:
     return sum(count for name, count in counters.items() if name.startswith("fused_size_log2."))
 
 
-def test_every_cell_is_measured_and_without_communication_there_is_no_buffer(cells):
+def test_every_cell_is_measured_and_cells_without_communication_use_no_buffer(cells):
     assert len(cells) == 2 * 2 * 3
     assert all(buffers(counters) == 0 for (_, _, groups), counters in cells.items() if groups < 0)
 
 
-def test_two_groups_are_at_most_two_buffers_and_all_that_is_sent(cells):
+def test_two_groups_use_at_most_two_buffers_and_send_all_gradients(cells):
     for (_, _, groups), counters in cells.items():
         if groups == 2:
             assert 1 <= buffers(counters) <= 2
@@ -38,7 +38,7 @@ def test_two_groups_are_at_most_two_buffers_and_all_that_is_sent(cells):
             assert counters["payload_bytes"] == pytest.approx(21_154_192, rel=0.01)
 
 
-def test_requests_travel_where_there_is_no_cache_and_fewer_of_them_with_groups(cells):
+def test_requests_need_bytes_without_the_cache_and_fewer_with_groups(cells):
     sent = {
         (cache, groups): cells[cache, "event", groups]["control_bytes"] for cache in ("on", "off") for groups in (0, 2)
     }

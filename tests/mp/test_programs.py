@@ -1,6 +1,6 @@
-"""Jobs that load compiled programs from folders: choice of a program, refused ones, a slow rank, constant memory.
+"""Jobs that load compiled programs from folders: choice of a program, invalid files, a slow rank, constant memory.
 
-HC_TEST_OPERATIONS is the number of small operations that must not take more memory.
+HC_TEST_OPERATIONS is the number of small operations during which memory must not grow.
 """
 
 import os
@@ -30,10 +30,10 @@ def save(folder, name, program, **changes):
 
 def ran(finished, ranks):
     assert finished.code == 0, finished.report()
-    return [finished.said(rank)["programs"]["ran"] for rank in range(ranks)]
+    return [finished.reports_of(rank)["programs"]["ran"] for rank in range(ranks)]
 
 
-def test_a_program_in_rank_order_runs_unasked_and_another_is_allowed_by_a_knob(launcher, folder):
+def test_a_program_in_rank_order_runs_by_default_and_others_need_a_knob(launcher, folder):
     save(folder, "pairs", algorithms.all_pairs(3), max_bytes=65536)
     save(folder, "ring", algorithms.ring(3), min_bytes=65536)
     programs = {"HOROCACHE_PROGRAMS": str(folder), "HOROCACHE_INLINE_MAX": "0"}
@@ -45,14 +45,14 @@ def test_a_program_in_rank_order_runs_unasked_and_another_is_allowed_by_a_knob(l
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_a_program_for_another_number_of_ranks_ends_the_start(launcher, folder, ranks):
+def test_a_program_for_another_number_of_ranks_fails_the_start(launcher, folder, ranks):
     save(folder, "ring", algorithms.ring(4))
     finished = launcher.worker(ranks, "programs.py", env={"HOROCACHE_PROGRAMS": str(folder)})
     assert finished.code != 0
     assert f"program 'ring' is for 4 ranks, and this job has {ranks}" in finished.stderr, finished.report()
 
 
-def test_a_folder_for_another_number_of_ranks_is_left_alone(launcher, folder):
+def test_a_folder_for_another_number_of_ranks_is_ignored(launcher, folder):
     (folder / "4ranks").mkdir()
     save(folder / "4ranks", "ring", algorithms.ring(4))
     assert ran(launcher.worker(2, "programs.py", env={"HOROCACHE_PROGRAMS": str(folder)}), 2) == [0, 0]
@@ -74,11 +74,11 @@ def test_ranks_with_different_programs_do_not_start(launcher, folder):
     ("contents", "why"),
     [
         (None, "cannot be read: No such file or directory"),
-        (b"{", "is no JSON"),
+        (b"{", "is not JSON"),
         (b'{"format": "horocache.program", "version": 99}', "/version: 99"),
     ],
 )
-def test_what_is_no_program_ends_the_start_with_its_name(launcher, folder, contents, why):
+def test_an_invalid_program_file_fails_the_start_with_its_name(launcher, folder, contents, why):
     where = folder / "bad.program.json"
     if contents is None:
         folder = folder / "nowhere"
@@ -90,7 +90,7 @@ def test_what_is_no_program_ends_the_start_with_its_name(launcher, folder, conte
 
 
 @pytest.mark.parametrize("slots", [1, 8])
-def test_a_rank_that_is_stopped_for_a_while_changes_nothing(launcher, folder, slots):
+def test_a_rank_that_is_stopped_for_a_second_does_not_change_results(launcher, folder, slots):
     save(folder, "ring", algorithms.ring(2, slots=slots))
     flags = ["--select", "allreduce=program/ring"]
     job = launcher.start(
@@ -104,7 +104,7 @@ def test_a_rank_that_is_stopped_for_a_while_changes_nothing(launcher, folder, sl
 
 
 @pytest.mark.timeout(120 + OPERATIONS // 10)
-def test_more_than_a_thousand_small_operations_take_no_more_memory(launcher, folder):
+def test_more_than_a_thousand_small_operations_do_not_make_memory_grow(launcher, folder):
     save(folder, "pairs", algorithms.all_pairs(4))
     programs = {
         "HOROCACHE_PROGRAMS": str(folder),
@@ -114,6 +114,6 @@ def test_more_than_a_thousand_small_operations_take_no_more_memory(launcher, fol
     finished = launcher.worker(4, "programs.py", "flat", env=programs, deadline_s=100 + OPERATIONS / 20)
     assert ran(finished, 4) == [300 + OPERATIONS] * 4
     for rank in range(4):
-        memory = finished.said(rank)["memory"]
+        memory = finished.reports_of(rank)["memory"]
         assert memory["kilobytes"] < 1024 and memory["mappings"] < 16, finished.report()
         assert memory["descriptors"] == 0, finished.report()

@@ -1,9 +1,12 @@
 """``horocache doctor`` and ``horocache bench`` as a user runs them."""
 
 import json
+import os
 import shutil
 
 import pytest
+
+from horocache import _core
 
 
 def doctor(launcher, *arguments, **keywords):
@@ -15,9 +18,7 @@ def findings(finished):
     return {(finding["section"], finding["name"]): finding for finding in report["findings"]}, report["ok"]
 
 
-def test_the_doctor_finds_nothing_wrong_here_and_shows_every_knob(launcher):
-    from horocache import _core
-
+def test_the_doctor_finds_no_problem_and_shows_every_knob(launcher):
     finished = doctor(launcher, "--json")
     found, ok = findings(finished)
     assert ok and finished.code == 0, finished.report()
@@ -28,7 +29,7 @@ def test_the_doctor_finds_nothing_wrong_here_and_shows_every_knob(launcher):
     assert finished.err == b""
 
 
-def test_the_doctor_says_where_a_value_came_from(launcher):
+def test_the_doctor_shows_the_source_of_each_value(launcher):
     env = {"HOROCACHE_CYCLE_TIME": "2.5", "HOROVOD_CACHE_CAPACITY": "99"}
     found, _ = findings(doctor(launcher, "--json", env=env))
     assert found["knobs", "cycle_time"]["value"] == "2.5  [environment: HOROCACHE_CYCLE_TIME]"
@@ -37,23 +38,23 @@ def test_the_doctor_says_where_a_value_came_from(launcher):
 
 
 @pytest.mark.parametrize(
-    ("env", "says"),
+    ("env", "words"),
     [
         ({"HOROCACHE_CYCLE_TIM": "2"}, "did you mean 'HOROCACHE_CYCLE_TIME'?"),
         ({"HOROCACHE_CYCLE_MODE": "tok"}, "event, tick"),
         ({"HOROCACHE_RANK": "5", "HOROCACHE_SIZE": "2"}, "5"),
     ],
 )
-def test_the_doctor_names_what_is_wrong_and_the_fix(launcher, env, says):
+def test_the_doctor_names_the_problem_and_the_fix(launcher, env, words):
     finished = doctor(launcher, env=env)
     assert finished.code == 1, finished.report()
     assert "Traceback" not in finished.stderr
-    assert says in finished.stdout
+    assert words in finished.stdout
     assert "fix: " in finished.stdout
     assert "1 problem: " in finished.stdout.splitlines()[-1]
 
 
-def test_the_doctor_names_variables_of_horovod_that_mean_nothing_here(launcher):
+def test_the_doctor_warns_of_horovod_variables_without_effect(launcher):
     finished = doctor(launcher, env={"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CYCLE_TIME": "2"})
     assert finished.code == 0, finished.report()
     assert "HOROVOD_GPU_OPERATIONS" in finished.stdout
@@ -62,8 +63,6 @@ def test_the_doctor_names_variables_of_horovod_that_mean_nothing_here(launcher):
 
 
 def test_a_start_up_directory_that_others_can_enter_is_a_problem(launcher):
-    import os
-
     folder = launcher.tmp / f"horocache-{os.getuid()}"
     folder.mkdir(mode=0o755)
     try:
@@ -95,24 +94,8 @@ def test_a_mistake_is_one_line(launcher, arguments):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_the_allreduce_benchmark_checks_its_values(launcher, dtype):
-    arguments = [
-        "bench",
-        "allreduce",
-        "-np",
-        "3",
-        "-b",
-        "4",
-        "-e",
-        "64K",
-        "-f",
-        "16",
-        "-n",
-        "2",
-        "-w",
-        "1",
-        "-d",
-        dtype,
-    ]
+    sizes = ["-b", "4", "-e", "64K", "-f", "16"]
+    arguments = ["bench", "allreduce", "-np", "3", *sizes, "-n", "2", "-w", "1", "-d", dtype]
     finished = launcher.run(*arguments, module="horocache.tools", deadline_s=60)
     assert finished.code == 0, finished.report()
     lines = finished.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Programs that use only the API of torch.distributed, under any launcher."""
+"""Programs that use only the API of torch.distributed, under several launchers."""
 
 import json
 import re
@@ -25,26 +25,26 @@ def announced(tmp_path) -> dict[str, str]:
     return {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
 
 
-def check(finished, said, ranks):
+def check(finished, reports, ranks):
     assert finished.code == 0, finished.report()
-    for facts in said:
+    for facts in reports:
         mean = (ranks - 1) / 2
         assert (facts["value"], facts["gradient"], facts["size"]) == (ranks * (ranks + 1) / 2, mean, ranks)
         assert facts["imported"] == []
 
 
-def test_under_horocacherun_with_operations_under_way_at_the_end(launcher, announced):
+def test_horocacherun_runs_a_program_that_ends_with_operations_in_flight(launcher, announced):
     finished = launcher.worker(2, "torch_program.py", "open", env=announced, deadline_s=90)
-    check(finished, [finished.said(rank)["sums"] for rank in range(2)], 2)
+    check(finished, [finished.reports_of(rank)["sums"] for rank in range(2)], 2)
     assert "Traceback" not in finished.stderr and "terminate" not in finished.stderr, finished.report()
 
 
-def test_under_torchrun(launcher, announced):
+def test_torchrun_runs_the_program(launcher, announced):
     arguments = ["--nproc-per-node", "2", "--standalone", PROGRAM]
     finished = launcher.run(*arguments, module="torch.distributed.run", env=OMP | announced, deadline_s=90)
-    said = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith("{")]
-    check(finished, said, 2)
-    assert sorted(facts["local_rank"] for facts in said) == ["0", "1"]
+    reports = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith("{")]
+    check(finished, reports, 2)
+    assert sorted(facts["local_rank"] for facts in reports) == ["0", "1"]
     for logs in launcher.tmp.glob("torchelastic_*"):  # logs that torchrun leaves
         shutil.rmtree(logs)
 
@@ -53,11 +53,11 @@ def test_a_rank_that_raises_is_named_by_the_others(launcher, announced):
     finished = launcher.worker(2, "torch_program.py", "raise", env=announced, deadline_s=90)
     assert finished.code != 0, finished.report()
     assert "rank 1 of 2 failed first: it exited with code 1" in finished.stderr, finished.report()
-    blamed = r"\[0\].*AbortedError: .*rank 1 .*ValueError: the data are bad"
-    assert re.search(blamed, finished.stderr), finished.report()
+    error = r"\[0\].*AbortedError: .*rank 1 .*ValueError: the data are bad"
+    assert re.search(error, finished.stderr), finished.report()
 
 
-def test_who_only_imports_torch_notices_nothing(launcher, announced):
+def test_a_program_without_the_backend_does_not_load_horocache(launcher, announced):
     program = (
         "import sys, torch, torch.distributed as dist\n"
         "assert dist.is_backend_available('horocache') and not dist.Backend._plugins\n"

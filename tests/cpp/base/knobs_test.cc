@@ -17,7 +17,7 @@ TEST(Knobs, DefaultsParse) {
   EXPECT_TRUE(knobs->IsDefault("cache_capacity"));
 }
 
-TEST(Knobs, AnArgumentWinsOverTheEnvironmentAndThatOverHorovodsName) {
+TEST(Knobs, ArgumentsOverrideTheEnvironmentAndItsNamesOverrideHorovods) {
   const Texts environment = {
       {"HOROVOD_CACHE_CAPACITY", "1"}, {"HOROCACHE_CACHE_CAPACITY", "2"}, {"HOROVOD_CYCLE_TIME", "3.5"}};
   const auto knobs = Knobs::Parse(environment, {});
@@ -37,7 +37,7 @@ TEST(Knobs, AnUnknownNameIsAnErrorThatSuggestsTheNearest) {
   EXPECT_NE(from_argument.status().message().find("'cycle_time'"), std::string::npos);
 }
 
-TEST(Knobs, HorovodHasNamesThatMeanNothingHere) {
+TEST(Knobs, SomeVariablesOfHorovodHaveNoEffect) {
   EXPECT_TRUE(Knobs::Parse({{"HOROVOD_GLOO_IFACE", "eth0"}}, {}).ok());
 }
 
@@ -66,7 +66,7 @@ TEST(Knobs, ATextWithANulByteIsRefused) {
   EXPECT_NE(knobs.status().message().find("/tmp\\x00x"), std::string::npos) << knobs.status().message();
 }
 
-TEST(Knobs, OnlyKnobsThatMustAgreeTravelInTheHandshake) {
+TEST(Knobs, OnlyKnobsThatMustAgreeAreInTheHandshake) {
   const auto knobs = Knobs::Parse({}, {{"rank", "3"}, {"cycle_time", "2"}});
   ASSERT_TRUE(knobs.ok());
   EXPECT_NE(knobs->AgreeText().find("cycle_time=2\n"), std::string::npos);

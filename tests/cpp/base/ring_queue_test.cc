@@ -9,7 +9,7 @@
 namespace horocache {
 namespace {
 
-TEST(RingQueue, BehavesAsADequeDoes) {
+TEST(RingQueue, BehavesLikeADeque) {
   std::mt19937 random(7);
   RingQueue<int> ring;
   std::deque<int> expected;
@@ -48,7 +48,7 @@ TEST(RingQueue, BehavesAsADequeDoes) {
   }
 }
 
-TEST(RingQueue, LetsGoOfWhatItNoLongerHolds) {
+TEST(RingQueue, DestroysRemovedElements) {
   RingQueue<std::shared_ptr<int>> ring;
   const auto value = std::make_shared<int>(1);
   ring.push_back(value);

@@ -64,7 +64,7 @@ bool BecomesStill(Stillness* stillness, int looks, Stir allowed = Stir::kNone) {
   return false;
 }
 
-TEST(Stillness, KnowsWhatAThreadThatOnlyItsProcessCanWakeDoes) {
+TEST(Stillness, RecognisesAThreadThatOnlyItsProcessCanWake) {
   const std::string mutex = "0x7f96cf850140 0x189 0x0 0x0 0x0 0xffffffff 0x7fff 0x7f90";
   const std::string of_mutex_for_a_time = "0x7f96cf850140 0x189 0x0 0x7f90c7 0x0 0xffffffff 0x7fff 0x7f90";
   const std::string shared = "0x7f96cf850140 0x109 0x0 0x0 0x0 0xffffffff 0x7fff 0x7f90";
@@ -83,7 +83,7 @@ TEST(Stillness, KnowsWhatAThreadThatOnlyItsProcessCanWakeDoes) {
   }
 }
 
-TEST(Stillness, IsWhenAllThreadsSleepUntilAnotherOneWakesThem) {
+TEST(Stillness, IsWhenAllThreadsWaitForAnotherThread) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer may have threads of its own";
   const Sleeper one("one");
   Stillness stillness;
@@ -106,7 +106,7 @@ TEST(Stillness, IsWhenAllThreadsSleepUntilAnotherOneWakesThem) {
   EXPECT_TRUE(BecomesStill(&stillness, 500));
 }
 
-TEST(Stillness, OfALookerOnIsThatItUsesNoProcessor) {
+TEST(Stillness, OfAThreadWithoutSubmissionsIsThatItUsesNoProcessor) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer may have threads of its own";
   Stillness stillness;
   const Sleeper napping("napping", std::chrono::milliseconds(20));
@@ -122,7 +122,7 @@ TEST(Stillness, OfALookerOnIsThatItUsesNoProcessor) {
   end.store(true);
 }
 
-TEST(Stillness, OfTheMainThreadIsThatAnotherThreadMustWakeItWhetherItSubmitsOrNot) {
+TEST(Stillness, OfTheMainThreadIsThatAnotherThreadMustWakeIt) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer may have threads of its own";
   std::atomic<int> looks{0};
   const auto look = [&looks](int most) {

@@ -5,7 +5,7 @@
 namespace horocache {
 namespace {
 
-TEST(Nearest, FindsATypoAndRejectsAStranger) {
+TEST(Nearest, FindsTheWordOfATypoAndNoneForAnotherWord) {
   const std::vector<std::string> names = {"cycle_time", "cache_capacity", "spin_us"};
   EXPECT_EQ(Nearest("cycletime", names), "cycle_time");
   EXPECT_EQ(Nearest("cache_capasity", names), "cache_capacity");
@@ -18,7 +18,7 @@ TEST(Join, PutsSeparatorsBetween) {
   EXPECT_EQ(Join({"a", "b", "c"}, ", "), "a, b, c");
 }
 
-TEST(JsonText, IsAStringOfJsonWhateverTheBytesAre) {
+TEST(JsonText, IsAJsonStringForAnyBytes) {
   EXPECT_EQ(JsonText("layer.0/weight"), "\"layer.0/weight\"");
   EXPECT_EQ(JsonText("a\"b\\c\nd"), "\"a\\\"b\\\\c\\u000ad\"");
   EXPECT_EQ(JsonText(std::string_view("\0\x7f", 2)), "\"\\u0000\\u007f\"");
@@ -26,7 +26,7 @@ TEST(JsonText, IsAStringOfJsonWhateverTheBytesAre) {
   EXPECT_EQ(JsonText(""), "\"\"");
 }
 
-TEST(Printable, EscapesWhatCouldBreakALineOrATerminal) {
+TEST(Printable, EscapesLineFeedsAndControlCharacters) {
   EXPECT_EQ(Printable("layer.0/weight"), "layer.0/weight");
   EXPECT_EQ(Printable("a\nb'c\\d"), "a\\nb\\'c\\\\d");
   EXPECT_EQ(Printable(std::string_view("\0\x1b", 2)), "\\x00\\x1b");
@@ -39,7 +39,7 @@ TEST(Printable, EscapesWhatCouldBreakALineOrATerminal) {
   EXPECT_EQ(Printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
 }
 
-TEST(Printable, EscapesEveryCharacterThatActsOnATerminalOrCannotBeSeen) {
+TEST(Printable, EscapesEveryControlAndInvisibleCharacter) {
   EXPECT_EQ(Printable("\xc2\x9b"
                       "31m"),
             "\\u009b31m");
@@ -62,7 +62,7 @@ TEST(Sentence, EndsWithOneStop) {
   EXPECT_EQ(Sentence(""), "");
 }
 
-TEST(PrintableLines, KeepsLinesAndQuotesAndWhatWasEscapedBefore) {
+TEST(PrintableLines, KeepsLinesQuotesAndEscapedText) {
   EXPECT_EQ(PrintableLines("KeyError: 'x'\n\tat \\x1b"), "KeyError: 'x'\n\tat \\x1b");
   EXPECT_EQ(PrintableLines("\x1b[2J\r\xff\xc2\x9b"), "\\x1b[2J\\x0d\\xff\\u009b");
 }

@@ -26,7 +26,7 @@ void TakeNumber(int fd) {
   close(mine);
 }
 
-TEST(UniqueFd, ClosesItsOwnAndNothingElseUnderItsNumber) {
+TEST(UniqueFd, ClosesOnlyItsOwnFile) {
   std::array<int, 2> pair{};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()), 0);
   {
@@ -43,7 +43,7 @@ TEST(UniqueFd, ClosesItsOwnAndNothingElseUnderItsNumber) {
   close(pair[1]);
 }
 
-TEST(UniqueFd, MovingKeepsWhatItIs) {
+TEST(UniqueFd, MovingKeepsTheDescriptor) {
   UniqueFd first(memfd_create("test", MFD_CLOEXEC));
   UniqueFd second(std::move(first));
   EXPECT_FALSE(first.intact());
@@ -77,7 +77,7 @@ class WakerTest : public ::testing::Test {
 
 TEST_F(WakerTest, WakesAThreadThatPolls) { SleepAndWake(); }
 
-TEST_F(WakerTest, WakesAThreadWhoseDescriptorsTheProgramHasTaken) {
+TEST_F(WakerTest, WakesAThreadWhoseDescriptorsTheProgramHasReopened) {
   const int number = waker_.number();
   lose_ = [number] {
     for (const int fd : {number, number + 1}) TakeNumber(fd);
@@ -90,7 +90,7 @@ TEST_F(WakerTest, WakesAThreadWhoseDescriptorsTheProgramHasTaken) {
   }
 }
 
-TEST_F(WakerTest, OneWakeEndsTheNextSleepIfNobodySleeps) {
+TEST_F(WakerTest, AWakeWithoutASleeperEndsTheNextSleep) {
   waker_.Wake();
   std::vector<pollfd> polled;
   waker_.Sleep(&polled, 3600 * kNsPerS);
@@ -99,7 +99,7 @@ TEST_F(WakerTest, OneWakeEndsTheNextSleepIfNobodySleeps) {
   EXPECT_GE(NowNs() - began_ns, 10 * kNsPerMs);
 }
 
-TEST_F(WakerTest, TellsWhichDescriptorHasNews) {
+TEST_F(WakerTest, ReturnsTheReadyDescriptor) {
   std::array<int, 2> pair{};
   ASSERT_EQ(pipe2(pair.data(), O_CLOEXEC), 0);
   ASSERT_EQ(write(pair[1], "x", 1), 1);

@@ -8,14 +8,14 @@
 namespace horocache::control {
 namespace {
 
-// Repeats a step of small tensors and groups with data, and checks the allocations. `rides`: the operations
-// may be inline.
-void RunSteadySteps(bool rides) {
+// Repeats a step of small tensors and groups with data, and checks the allocations. `may_be_inline`: the
+// operations may be inline.
+void RunSteadySteps(bool may_be_inline) {
   constexpr int kTensors = 500;
   TestHub hub(1);
   ControllerConfig config;
   BackendTraits any{.name = "any", .ops = ~0u, .device_classes = ~0u};
-  any.plain_fold = rides;
+  any.plain_fold = may_be_inline;
   config.selector = Selector::Parse({any}, 1, "").value();
   Controller controller(config);
   const auto agreement = MakeAgreement({});
@@ -30,7 +30,7 @@ void RunSteadySteps(bool rides) {
   }
   Plan plan;
   int64_t now = 1;
-  int64_t in_submit = 0, in_step = 0, done = 0, ridden = 0;
+  int64_t in_submit = 0, in_step = 0, done = 0, inline_plans = 0;
   const std::vector<std::byte> bytes(32);  // the data of a group of two
   for (int step = 0; step < 6; ++step) {
     now += kS;
@@ -44,12 +44,12 @@ void RunSteadySteps(bool rides) {
     before = Allocations();
     while (agreement->Step(controller, channel, now).value()) {
     }
-    for (; controller.NextPlan(&plan); ridden += plan.is_inline() ? 1 : 0)
+    for (; controller.NextPlan(&plan); inline_plans += plan.is_inline() ? 1 : 0)
       done += static_cast<int64_t>(plan.items.size());
     in_step = static_cast<int64_t>(Allocations() - before);
   }
   EXPECT_EQ(done, 6 * kTensors);
-  EXPECT_EQ(ridden > 0, rides);
+  EXPECT_EQ(inline_plans > 0, may_be_inline);
   EXPECT_EQ(in_submit, 0);
   EXPECT_LT(in_step, 30) << "the channel of this test allocates a little";
 }
@@ -61,9 +61,9 @@ class Allocation : public ::testing::Test {
   }
 };
 
-TEST_F(Allocation, OfASteadyStepIsNothingPerTensor) { RunSteadySteps(/*rides=*/false); }
+TEST_F(Allocation, OfASteadyStepIsNothingPerTensor) { RunSteadySteps(/*may_be_inline=*/false); }
 
-TEST_F(Allocation, OfWhatRidesOnARoundIsNothingPerTensor) { RunSteadySteps(/*rides=*/true); }
+TEST_F(Allocation, OfInlineAllreducesIsNothingPerTensor) { RunSteadySteps(/*may_be_inline=*/true); }
 
 }  // namespace
 }  // namespace horocache::control

@@ -62,11 +62,11 @@ TEST(FusionPlanner, ATensorLargerThanTheThresholdRunsAlone) {
   EXPECT_EQ(Planning(8).Add("big", 100).Add("a", 1).Add("b", 1).Run(), "big | a b");
 }
 
-TEST(FusionPlanner, LooksAheadOverWhatDoesNotMatch) {
+TEST(FusionPlanner, LooksAheadOverOtherOperations) {
   EXPECT_EQ(Planning(100).Add("a", 4).Add(Tensor("h", {4}, DType::kFloat16)).Add("b", 4).Run(), "a b | h");
 }
 
-TEST(FusionPlanner, LooksAheadOverWhatDoesNotFit) {
+TEST(FusionPlanner, LooksAheadOverOperationsThatAreTooLarge) {
   // The group (88 bytes) does not fit beside a (40 bytes) and is set aside. Together they exceed the threshold of 100,
   // so the search ends before b.
   EXPECT_EQ(Planning(100).Add("a", 10).Add(Group("g", {"x", "y"}, 11)).Add("b", 1).Run(), "a | g[0+2] b");
@@ -74,12 +74,12 @@ TEST(FusionPlanner, LooksAheadOverWhatDoesNotFit) {
   EXPECT_EQ(Planning(100).Add("a", 10).Add(Tensor("h", {22}, DType::kFloat16)).Add("b", 1).Run(), "a b | h");
 }
 
-TEST(FusionPlanner, TheSearchEndsWhenPlanAndSetAsideExceedTheThreshold) {
+TEST(FusionPlanner, TheSearchEndsWhenThePlanAndSkippedOperationsExceedTheThreshold) {
   EXPECT_EQ(Planning(100).Add("a", 10).Add(Tensor("h", {31}, DType::kFloat16)).Add("b", 1).Run(), "a | h | b");
   EXPECT_EQ(Planning(100).Add("a", 10).Add(Tensor("h", {30}, DType::kFloat16)).Add("b", 1).Run(), "a b | h");
 }
 
-TEST(FusionPlanner, TheOrderOfWhatIsSetAsideIsKept) {
+TEST(FusionPlanner, SkippedOperationsKeepTheirOrder) {
   EXPECT_EQ(Planning(1000)
                 .Add("a", 1)
                 .Add(Tensor("h1", {1}, DType::kFloat16))
@@ -133,12 +133,12 @@ TEST(FusionPlanner, AGroupOfAnOperationThatDoesNotFuseIsOnePlan) {
   EXPECT_EQ(Planning(4).Add(group).Run(), "g[0+3]");
 }
 
-TEST(FusionPlanner, AGroupJoinsWholeOrNotAtAll) {
+TEST(FusionPlanner, AGroupIsFusedAsAWholeOrNotAtAll) {
   EXPECT_EQ(Planning(48).Add("a", 4).Add(Group("g", {"x", "y"})).Run(), "a g[0+2]");
   EXPECT_EQ(Planning(47).Add("a", 4).Add(Group("g", {"x", "y"})).Run(), "a | g[0+2]");
 }
 
-TEST(FusionPlanner, ALargerGroupRunsBackToBackInPiecesAndOthersMayJoinTheLast) {
+TEST(FusionPlanner, ALargeGroupRunsInAdjacentPiecesAndOthersMayJoinTheLast) {
   EXPECT_EQ(Planning(32).Add(Group("g", {"u", "v", "w", "x", "y"})).Add("a", 4).Run(),
             "g[0+2]... | g[2+2]... | g[4+1] a");
 }
@@ -150,7 +150,7 @@ TEST(FusionPlanner, AGroupOfMixedTypesRunsInPiecesOfOneType) {
   EXPECT_EQ(Planning(1000).Add("a", 4).Add(group).Run(), "a | g[0+2]... | g[2+1]");
 }
 
-TEST(FusionPlanner, DisabledGroupFusionKeepsOthersOut) {
+TEST(FusionPlanner, DisabledGroupFusionAddsNoOtherTensor) {
   EXPECT_EQ(Planning(1000, true).Add(Group("g", {"x", "y"})).Add("a", 1).Add("b", 1).Run(), "g[0+2] | a b");
   EXPECT_EQ(Planning(1000, true).Add("a", 1).Add(Group("g", {"x", "y"})).Add("b", 1).Run(), "a b | g[0+2]");
   EXPECT_EQ(Planning(1000, false).Add("a", 1).Add(Group("g", {"x", "y"})).Add("b", 1).Run(), "a g[0+2] b");

@@ -5,7 +5,7 @@
 namespace horocache::control {
 namespace {
 
-TEST(Group, NothingOfItRunsBeforeAllRanksHaveAllOfIt) {
+TEST(Group, NoMemberRunsBeforeAllRanksHaveAllMembers) {
   TestJob job(3);
   job.WaitAll();
   for (int step = 0; step < 3; ++step) {
@@ -51,7 +51,7 @@ TEST(Group, ATensorAloneOnOneRankAndInAGroupOnAnotherFailsAtOnce) {
   EXPECT_TRUE(job.Done(again));
 }
 
-TEST(Group, ARankThatComesLateToAConflictIsToldAsWell) {
+TEST(Group, ALateRankGetsTheErrorOfAConflict) {
   TestJob job(3);
   const OpId zero = job.Submit(0, Group("g", {"a", "b"}));
   const OpId one = job.Submit(1, Tensor("a"));
@@ -72,7 +72,7 @@ TEST(Group, ARankThatComesLateToAConflictIsToldAsWell) {
 }
 
 // The group fails with all its members, also with those that rank 1 submits later, and the job goes on.
-TEST(Group, EveryMemberThatComesAloneFailsInThisRoundOrALaterOne) {
+TEST(Group, EverySeparatelySubmittedMemberFailsInThisOrALaterRound) {
   for (const bool at_once : {true, false}) {
     TestJob job(2);
     const OpId group = job.Submit(0, Group("g", {"a", "b", "c"}));
@@ -115,7 +115,7 @@ TEST(Group, AConflictBetweenCachedRequestsFailsWhenAllWait) {
   job.ExpectEqualCaches();
 }
 
-TEST(Group, GroupsAndTheirMembersMayTakeTurns) {
+TEST(Group, AGroupAndItsMembersMayAlternate) {
   TestJob job(2);
   for (int step = 0; step < 6; ++step) {
     const auto ops = step % 2 == 0 ? job.SubmitAll(Group("g", {"a", "b"})) : job.SubmitAll(Tensor("a"));

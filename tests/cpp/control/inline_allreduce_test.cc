@@ -17,7 +17,7 @@ Selector ShmSelector(int world) {
   return Selector::Parse({shm, mpi}, world, "").value();
 }
 
-ControllerConfig Riding(int size) {
+ControllerConfig InlineConfig(int size) {
   ControllerConfig config;
   config.selector = ShmSelector(size);
   return config;
@@ -76,15 +76,15 @@ void ExpectEqualPlans(TestJob& job) {
   }
 }
 
-int CountRides(const TestJob& job) {
+int CountInline(const TestJob& job) {
   return static_cast<int>(std::ranges::count_if(job.plans[0], [](const Plan& plan) { return plan.is_inline(); }));
 }
 
-class RidesOfRanks : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, RidesOfRanks, ::testing::Values(1, 2, 3, 4, 8));
+class InlineAllreduceOfRanks : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, InlineAllreduceOfRanks, ::testing::Values(1, 2, 3, 4, 8));
 
-TEST_P(RidesOfRanks, WhatIsCachedAndSmallRidesOnItsRoundWithAllRanksDataInRankOrder) {
-  TestJob job(GetParam(), Riding(GetParam()));
+TEST_P(InlineAllreduceOfRanks, CachedSmallAllreducesHaveTheDataOfAllRanksInRankOrder) {
+  TestJob job(GetParam(), InlineConfig(GetParam()));
   for (uint64_t step = 0; step < 5; ++step) RunStep(job, Tensor("a", {5}), 3, step);
   ASSERT_EQ(job.plans[0].size(), 5u);
   EXPECT_FALSE(job.plans[0][0].is_inline()) << "it was negotiated";
@@ -105,8 +105,8 @@ TEST_P(RidesOfRanks, WhatIsCachedAndSmallRidesOnItsRoundWithAllRanksDataInRankOr
 // A tensor of 20 bytes.
 wire::Signature Small(const std::string& name) { return Tensor(name, {5}); }
 
-TEST(InlineAllreduce, AGroupRidesAsOneAndOthersOfTheRoundAreFusedAmongThemselves) {
-  TestJob job(3, Riding(3));
+TEST(InlineAllreduce, AGroupIsOnePlanAndTheRestOfTheRoundIsFused) {
+  TestJob job(3, InlineConfig(3));
   const std::vector<wire::Signature> signatures = {Tensor("big", {100}), Group("group", {"g.1", "g.2", "g.3"}),
                                                    Tensor("large", {200}), Small("small")};
   for (int step = 0; step < 2; ++step) RunStep(job, signatures, {0, 6, 0, 3});
@@ -121,19 +121,19 @@ TEST(InlineAllreduce, AGroupRidesAsOneAndOthersOfTheRoundAreFusedAmongThemselves
   EXPECT_FALSE(job.plans[0][3].is_inline());
 }
 
-TEST(InlineAllreduce, WhatDoesNotFitIntoThePayloadRunsInALane) {
-  TestJob job(2, Riding(2));
+TEST(InlineAllreduce, OperationsBeyondThePayloadRunInALane) {
+  TestJob job(2, InlineConfig(2));
   std::vector<wire::Signature> signatures;
   for (int i = 0; i < 11; ++i) signatures.push_back(Tensor("t." + std::to_string(i), {16}));
   const std::vector<size_t> words(signatures.size(), 8);
   for (uint64_t step = 0; step < 3; ++step) RunStep(job, signatures, words, step);
   ExpectEqualPlans(job);
-  EXPECT_EQ(CountRides(job), 2 * 8);  // 8 times 8 words
+  EXPECT_EQ(CountInline(job), 2 * 8);  // 8 times 8 words
   EXPECT_EQ(job.plans[0].back().items.size(), 3u);
 }
 
-TEST(InlineAllreduce, WhatIsBeyondOneRanksPayloadRidesOnNone) {
-  TestJob job(2, Riding(2));
+TEST(InlineAllreduce, AnOperationBeyondThePayloadOfOneRankIsInlineOnNoRank) {
+  TestJob job(2, InlineConfig(2));
   std::vector<wire::Signature> signatures;
   for (int i = 0; i < 9; ++i) signatures.push_back(Tensor("t." + std::to_string(i), {16}));
   RunStep(job, signatures, std::vector<size_t>(9, 8));
@@ -144,17 +144,17 @@ TEST(InlineAllreduce, WhatIsBeyondOneRanksPayloadRidesOnNone) {
   job.Settle();
   EXPECT_TRUE(job.Done(last));
   ExpectEqualPlans(job);
-  EXPECT_EQ(CountRides(job), 0);
+  EXPECT_EQ(CountInline(job), 0);
   // The first eight are inline as soon as rank 1 submits them.
   for (size_t i = 0; i < 8; ++i) SubmitData(job, 1, signatures[i], 8);
   job.Wait(1);
   job.Settle();
   ExpectEqualPlans(job);
-  EXPECT_EQ(CountRides(job), 8);
+  EXPECT_EQ(CountInline(job), 8);
 }
 
-TEST(InlineAllreduce, ARankFindsTheOthersDataBehindWhatOnlyTheyHavePending) {
-  TestJob job(2, Riding(2));
+TEST(InlineAllreduce, DataIsFoundBehindTheDataOfOperationsPendingOnOneRank) {
+  TestJob job(2, InlineConfig(2));
   const std::vector<wire::Signature> signatures = {Tensor("a", {2}), Tensor("b", {4}), Tensor("c", {6})};
   RunStep(job, signatures, {1, 2, 3});
   SubmitData(job, 0, signatures[0], 1, 7);
@@ -170,8 +170,8 @@ TEST(InlineAllreduce, ARankFindsTheOthersDataBehindWhatOnlyTheyHavePending) {
   EXPECT_EQ(job.plans[0].back().contributions, all);
 }
 
-TEST(InlineAllreduce, WithoutOneRanksDataNothingRidesFromThereOn) {
-  TestJob job(3, Riding(3));
+TEST(InlineAllreduce, WithoutTheDataOfOneRankLaterOperationsAreNotInline) {
+  TestJob job(3, InlineConfig(3));
   const std::vector<wire::Signature> signatures = {Small("a"), Small("b"), Small("c")};
   RunStep(job, signatures, {3, 3, 3});
   for (int rank = 0; rank < 3; ++rank) {
@@ -185,12 +185,12 @@ TEST(InlineAllreduce, WithoutOneRanksDataNothingRidesFromThereOn) {
   job.Settle();
   ExpectEqualPlans(job);
   ASSERT_EQ(job.plans[0].size(), 3u);
-  EXPECT_EQ(CountRides(job), 1);
+  EXPECT_EQ(CountInline(job), 1);
   EXPECT_EQ(NamesIn(job.plans[0][2]), (std::vector<std::string>{"b", "c"}));
 }
 
 TEST(InlineAllreduce, DataIsCopiedWhenItIsSubmitted) {
-  TestJob job(2, Riding(2));
+  TestJob job(2, InlineConfig(2));
   RunStep(job, Tensor("a", {2}), 1);
   uint64_t value = 5;
   for (int rank = 0; rank < 2; ++rank) job.Submit(rank, Tensor("a", {2}), std::as_bytes(std::span(&value, 1)));
@@ -200,7 +200,7 @@ TEST(InlineAllreduce, DataIsCopiedWhenItIsSubmitted) {
   EXPECT_EQ(job.plans[0].back().contributions, (std::vector<uint64_t>{5, 5}));
 }
 
-TEST(InlineAllreduce, OnlyShortPlainAllreducesRide) {
+TEST(InlineAllreduce, OnlyShortPlainAllreducesAreInline) {
   const auto with = [](auto change) {
     wire::Signature signature = Small("x");
     change(signature);
@@ -219,20 +219,20 @@ TEST(InlineAllreduce, OnlyShortPlainAllreducesRide) {
       with([](wire::Signature& s) { s.tensors.push_back({"y", DType::kInt32, {1}}); }),
   };
   for (const wire::Signature& signature : others) {
-    TestJob job(2, Riding(2));
+    TestJob job(2, InlineConfig(2));
     for (int step = 0; step < 3; ++step) RunStep(job, signature, 3);
-    EXPECT_EQ(CountRides(job), 0) << wire::OpName(signature.op) << " by " << signature.backend;
+    EXPECT_EQ(CountInline(job), 0) << wire::OpName(signature.op) << " by " << signature.backend;
   }
   for (const char* backend : {"", "shm", "shm/auto"}) {
-    TestJob job(2, Riding(2));
+    TestJob job(2, InlineConfig(2));
     for (int step = 0; step < 3; ++step) RunStep(job, with([&](wire::Signature& s) { s.backend = backend; }), 3);
-    EXPECT_EQ(CountRides(job), 2) << backend;
+    EXPECT_EQ(CountInline(job), 2) << backend;
   }
 }
 
-TEST(InlineAllreduce, TheLimitIsOnTheBytesOfAllTensorsAndZeroSwitchesItOff) {
+TEST(InlineAllreduce, TheLimitCountsTheBytesOfAllTensorsAndZeroIsOff) {
   for (const int64_t limit : {0, 19, 20, 48, 64, 1000}) {
-    ControllerConfig config = Riding(2);
+    ControllerConfig config = InlineConfig(2);
     config.inline_max_bytes = limit;
     TestJob job(2, config);
     for (int step = 0; step < 2; ++step) {
@@ -240,12 +240,12 @@ TEST(InlineAllreduce, TheLimitIsOnTheBytesOfAllTensorsAndZeroSwitchesItOff) {
       RunStep(job, Group("g", {"1", "2", "3"}), 6);
       RunStep(job, Tensor("b", {17}), 9);
     }
-    EXPECT_EQ(CountRides(job), (limit >= 20 ? 1 : 0) + (limit >= 48 ? 1 : 0)) << limit;
+    EXPECT_EQ(CountInline(job), (limit >= 20 ? 1 : 0) + (limit >= 48 ? 1 : 0)) << limit;
   }
 }
 
-TEST(InlineAllreduce, WhileARankHasJoinedNothingRides) {
-  TestJob job(3, Riding(3));
+TEST(InlineAllreduce, NoOperationIsInlineWhileARankHasJoined) {
+  TestJob job(3, InlineConfig(3));
   RunStep(job, Small("a"), 3);
   const OpId join = job.Submit(2, OfOp(wire::Op::kJoin, "join"));
   job.Wait(2);
@@ -256,7 +256,7 @@ TEST(InlineAllreduce, WhileARankHasJoinedNothingRides) {
     job.Wait(1);
     job.Settle();
   }
-  EXPECT_EQ(CountRides(job), 0);
+  EXPECT_EQ(CountInline(job), 0);
   ASSERT_EQ(job.plans[0].size(), 4u);
   EXPECT_EQ(job.plans[0].back().joined, std::vector<int32_t>{2});
   for (int rank = 0; rank < 2; ++rank) job.Submit(rank, OfOp(wire::Op::kJoin, "join"));
@@ -264,12 +264,12 @@ TEST(InlineAllreduce, WhileARankHasJoinedNothingRides) {
   job.Settle();
   EXPECT_EQ(job.Of(2, join).plans, 1);
   RunStep(job, Small("a"), 3);
-  EXPECT_EQ(CountRides(job), 1) << "all have data again";
+  EXPECT_EQ(CountInline(job), 1) << "no rank has joined any more";
   ExpectEqualPlans(job);
 }
 
-TEST(InlineAllreduce, AChangedRequestRunsAsEverAndThenRidesAtItsNewLength) {
-  TestJob job(2, Riding(2));
+TEST(InlineAllreduce, AChangedRequestIsNegotiatedAndThenInline) {
+  TestJob job(2, InlineConfig(2));
   for (const int64_t length : {5, 5, 9, 9, 100, 100, 5, 5})
     RunStep(job, Tensor("a", {length}), static_cast<size_t>(length + 1) / 2);
   ExpectEqualPlans(job);
@@ -278,8 +278,8 @@ TEST(InlineAllreduce, AChangedRequestRunsAsEverAndThenRidesAtItsNewLength) {
   EXPECT_EQ(sizes, (std::vector<size_t>{0, 6, 0, 10, 0, 0, 0, 6}));
 }
 
-TEST(InlineAllreduce, WhatIsEvictedWhilePendingRunsAsEver) {
-  ControllerConfig config = Riding(2);
+TEST(InlineAllreduce, AnOperationEvictedWhilePendingRunsInALane) {
+  ControllerConfig config = InlineConfig(2);
   config.cache_capacity = 2;
   config.cache_capacity_fixed = true;
   TestJob job(2, config);
@@ -292,39 +292,39 @@ TEST(InlineAllreduce, WhatIsEvictedWhilePendingRunsAsEver) {
   job.Settle();
   EXPECT_EQ(job.Of(0, early).plans + job.Of(1, late).plans, 2);
   ExpectEqualPlans(job);
-  EXPECT_EQ(CountRides(job), 0);
+  EXPECT_EQ(CountInline(job), 0);
   RunStep(job, Small("a"), 3);
-  EXPECT_EQ(CountRides(job), 1);
+  EXPECT_EQ(CountInline(job), 1);
 }
 
-TEST(InlineAllreduce, TickingRanksRideToo) {
-  ControllerConfig config = Riding(3);
+TEST(InlineAllreduce, WorksInTickMode) {
+  ControllerConfig config = InlineConfig(3);
   config.tick = true;
   TestJob job(3, config);
   for (int step = 0; step < 3; ++step) {
     for (int rank = 0; rank < 3; ++rank) SubmitData(job, rank, Small("a"), 3);
     job.RunFor(5 * kMs);
   }
-  EXPECT_EQ(CountRides(job), 2);
+  EXPECT_EQ(CountInline(job), 2);
   ExpectEqualPlans(job);
 }
 
-TEST(InlineAllreduce, NothingRidesWhereRanksDoNotReadAllSnapshots) {
+TEST(InlineAllreduce, NoOperationIsInlineIfRanksDoNotReadAllSnapshots) {
   for (const char* strategy : {"leaders", "coordinator", "tree"}) {
-    TestJob job(4, Riding(4), {.strategy = strategy});
+    TestJob job(4, InlineConfig(4), {.strategy = strategy});
     for (int step = 0; step < 3; ++step) RunStep(job, Small("a"), 3);
-    EXPECT_EQ(CountRides(job), 0) << strategy;
+    EXPECT_EQ(CountInline(job), 0) << strategy;
   }
-  TestJob job(4, Riding(4));
+  TestJob job(4, InlineConfig(4));
   job.hub.shares_words = false;
   for (int step = 0; step < 3; ++step) RunStep(job, Small("a"), 3);
-  EXPECT_EQ(CountRides(job), 0);
+  EXPECT_EQ(CountInline(job), 0);
   for (const auto& payloads : job.hub.payloads) EXPECT_TRUE(payloads.rbegin()->second.empty());
 }
 
-TEST(InlineAllreduce, APayloadThatIsCutShortCostsRidesAndNothingElse) {
+TEST(InlineAllreduce, OperationsBeyondATruncatedPayloadRunInALane) {
   Controller controller([] {
-    ControllerConfig config = Riding(1);
+    ControllerConfig config = InlineConfig(1);
     return config;
   }());
   TestHub hub(1);
@@ -355,9 +355,9 @@ TEST(InlineAllreduce, APayloadThatIsCutShortCostsRidesAndNothingElse) {
     snapshot.payload.resize(length);
     controller.Intersect(snapshot.words, std::span(&snapshot, 1));
     ASSERT_TRUE(controller.Finish(nullptr).ok());
-    size_t rides = 0, items = 0;
-    for (; controller.NextPlan(&plan); items += plan.items.size()) rides += plan.is_inline() ? 1 : 0;
-    EXPECT_EQ(rides, std::min<size_t>(length / 2, 2)) << length;
+    size_t inline_plans = 0, items = 0;
+    for (; controller.NextPlan(&plan); items += plan.items.size()) inline_plans += plan.is_inline() ? 1 : 0;
+    EXPECT_EQ(inline_plans, std::min<size_t>(length / 2, 2)) << length;
     EXPECT_EQ(items, 2u);
   }
 }

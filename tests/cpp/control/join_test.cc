@@ -9,7 +9,7 @@ namespace {
 
 wire::Signature JoinOp() { return OfOp(wire::Op::kJoin, "join"); }
 
-TEST(Join, AllreduceGoesOnWithoutTheRanksThatJoined) {
+TEST(Join, AllreduceContinuesWithoutJoinedRanks) {
   TestJob job(3);
   job.SubmitAll(Tensor("cached"));
   job.RunFor(5 * kMs);
@@ -32,7 +32,7 @@ TEST(Join, AllreduceGoesOnWithoutTheRanksThatJoined) {
   EXPECT_FALSE(job.Of(2, join).done());
 }
 
-TEST(Join, EndsWhenAllHaveJoinedAndTellsWhoWasLast) {
+TEST(Join, EndsWhenAllHaveJoinedAndReturnsTheLastRank) {
   TestJob job(3);
   const OpId one = job.Submit(1, JoinOp());
   job.RunFor(5 * kMs);
@@ -53,7 +53,7 @@ TEST(Join, EndsWhenAllHaveJoinedAndTellsWhoWasLast) {
   EXPECT_TRUE(job.plans[0].back().joined.empty());
 }
 
-TEST(Join, OneRankJoinsItself) {
+TEST(Join, WithOneRankEndsAtOnce) {
   TestJob job(1);
   const OpId join = job.Submit(0, JoinOp());
   job.Settle();
@@ -61,7 +61,7 @@ TEST(Join, OneRankJoinsItself) {
   EXPECT_EQ(job.plans[0].back().last_joined, 0);
 }
 
-TEST(Join, WaitsForWhatThisRankSubmittedBefore) {
+TEST(Join, WaitsForEarlierOperationsOfTheRank) {
   TestJob job(2);
   const OpId mine = job.Submit(0, Tensor("x"));
   const OpId join = job.Submit(0, JoinOp());
@@ -77,7 +77,7 @@ TEST(Join, WaitsForWhatThisRankSubmittedBefore) {
   EXPECT_FALSE(job.Of(0, join).done());
 }
 
-TEST(Join, CompletesWhatOnlyTheJoinedRankWasMissingIn) {
+TEST(Join, CompletesOperationsThatOnlyTheJoinedRankLacked) {
   TestJob job(3);
   const OpId zero = job.Submit(0, Tensor("x"));
   const OpId one = job.Submit(1, Tensor("x"));
@@ -89,14 +89,14 @@ TEST(Join, CompletesWhatOnlyTheJoinedRankWasMissingIn) {
   EXPECT_EQ(job.Of(1, one).plans, 1);
 }
 
-TEST(Join, SubmittingAfterItIsAnError) {
+TEST(Join, SubmittingAfterAJoinIsAnError) {
   TestJob job(2);
   job.Submit(0, JoinOp());
   EXPECT_EQ(job.Of(0, job.Submit(0, Tensor("x"))).status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(job.Of(0, job.Submit(0, JoinOp())).status.code(), StatusCode::kInvalidArgument);
 }
 
-TEST(Join, WhatNeedsTheDataOfAJoinedRootFailsOnTheOthersCachedOrNot) {
+TEST(Join, OperationsWithAJoinedRootFailCachedOrNot) {
   TestJob job(3);
   wire::Signature alltoall = OfOp(wire::Op::kAlltoall, "a2a");
   alltoall.tensors[0].shape = {-1};
@@ -135,7 +135,7 @@ TEST(Join, WhatNeedsTheDataOfAJoinedRootFailsOnTheOthersCachedOrNot) {
   job.ExpectEqualCaches();
 }
 
-TEST(Join, TheRulesNameTheRankAndWhatToDo) {
+TEST(Join, ErrorsNameTheJoinedRankAndASolution) {
   RankSet joined(4);
   EXPECT_TRUE(CheckJoined(OfOp(wire::Op::kRegister, "process_set.1.add"), joined).ok());
   joined.Add(1);
@@ -161,7 +161,7 @@ wire::Signature JoinBy(wire::DivideBy divide_by) {
   return join;
 }
 
-TEST(Join, TheFirstThatJoinsDecidesWhatAnAverageDividesBy) {
+TEST(Join, TheFirstRankThatJoinsDecidesTheDivisorOfAverages) {
   for (const auto divide_by : {wire::DivideBy::kAll, wire::DivideBy::kActive}) {
     const bool active = divide_by == wire::DivideBy::kActive;
     TestJob job(4);
@@ -188,7 +188,7 @@ TEST(Join, TheFirstThatJoinsDecidesWhatAnAverageDividesBy) {
   }
 }
 
-TEST(Join, DifferentWishesFailTheJoinForAllAndTheJobGoesOn) {
+TEST(Join, DifferentDivisorsFailTheJoinOnAllRanksAndTheJobGoesOn) {
   ControllerConfig config;
   config.process_set = 3;
   config.names = RankNames(3, {1, 4, 6});
@@ -201,7 +201,7 @@ TEST(Join, DifferentWishesFailTheJoinForAllAndTheJobGoesOn) {
   const OpId alone = job.Submit(1, Tensor("x"));
   job.RunFor(5 * kMs);
   EXPECT_EQ(job.Of(1, alone).plans, 1);
-  EXPECT_EQ(job.plans[0].back().divisor_ranks, 1) << "the first one's wish holds";
+  EXPECT_EQ(job.plans[0].back().divisor_ranks, 1) << "the divisor of the first rank applies";
   joins[1] = job.Submit(1, JoinBy(wire::DivideBy::kActive));
   job.RunFor(5 * kMs);
   for (int rank = 0; rank < 3; ++rank) {

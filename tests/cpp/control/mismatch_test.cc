@@ -61,7 +61,7 @@ TEST(Mismatch, NamesBothRanksAndBothValues) {
       "all ranks.");
 }
 
-TEST(Mismatch, RanksOfAProcessSetThatIsProposedAreNamed) {
+TEST(Mismatch, TheRanksOfProposedProcessSetsAreNamed) {
   wire::Signature add = OfOp(wire::Op::kRegister, "process_set.1.add");
   add.tensors = {{"process_set.1.add", DType::kInt64, {0, 3}}};
   EXPECT_EQ(
@@ -99,7 +99,7 @@ TEST(Mismatch, GroupsMustHaveTheSameMembersInTheSameOrder) {
       "all ranks.");
 }
 
-TEST(Mismatch, WhereTheFirstDimensionMayDifferTheOthersMayNot) {
+TEST(Mismatch, OnlyTheFirstDimensionOfRowsMayDiffer) {
   wire::Signature gather = OfOp(wire::Op::kAllgather, "x");
   gather.tensors[0].shape = {-1, 3};
   EXPECT_EQ(Between(gather, [](auto& s) { s.tensors[0].shape = {-1, 4}; }),
@@ -183,7 +183,7 @@ TEST(Mismatch, ADisagreementAboutACachedOperationIsFoundWithinTwoRounds) {
   job.ExpectEqualCaches();
 }
 
-TEST(Mismatch, ARequestThatLostItsEntryIsSentAgainThoughNobodyWaits) {
+TEST(Mismatch, ARequestThatLostItsCacheEntryIsSentAgainWithoutAWait) {
   TestJob job(2);
   job.SubmitAll(Tensor("x"));
   job.RunFor(5 * kMs);
@@ -194,7 +194,7 @@ TEST(Mismatch, ARequestThatLostItsEntryIsSentAgainThoughNobodyWaits) {
   ExpectFailsEverywhere(job, {zero, one}, StatusCode::kMismatch, "shape [9]");
 }
 
-TEST(Mismatch, ResponsesComeInTheOrderInWhichTheirFirstRequestsCame) {
+TEST(Mismatch, ResponsesHaveTheOrderOfTheirFirstRequests) {
   TestJob job(2);
   for (const char* name : {"z", "a", "m", "b"}) job.Submit(0, Tensor(name));
   job.RunFor(5 * kMs);
@@ -220,7 +220,7 @@ TEST(Mismatch, ACachedNameIsADuplicateWhileItIsPendingUncached) {
   EXPECT_EQ(job.Of(0, job.Submit(0, Tensor("a", {9}))).status.code(), StatusCode::kDuplicateName);
 }
 
-TEST(Mismatch, ADuplicateNameFailsHereAlone) {
+TEST(Mismatch, ADuplicateNameFailsOnThisRankOnly) {
   TestJob job(2);
   for (const bool cached : {false, true}) {
     const OpId first = job.Submit(0, Tensor("x"));
@@ -267,7 +267,7 @@ TEST(Mismatch, ImpossibleRequestsFailAtSubmission) {
   EXPECT_FALSE(job[0].HasPending());
 }
 
-TEST(Mismatch, WhatNoBackendRunsIsUnsupportedOnAllRanks) {
+TEST(Mismatch, AnOperationWithoutABackendIsUnsupportedOnAllRanks) {
   ControllerConfig config;
   BackendTraits cpu_only{"shm", ~0u, 1, 1, 99, {}};
   config.selector = Selector::Parse({cpu_only}, 2, "").value();

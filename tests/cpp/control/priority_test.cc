@@ -52,35 +52,35 @@ class Rounds {
   OpId next_op_ = 1;
 };
 
-TEST(Priority, HigherIsPlannedEarlier) {
+TEST(Priority, HigherPrioritiesArePlannedEarlier) {
   EXPECT_EQ(Rounds(0).Add("a", 0).Add("b", 3).Add("c", 1).Add("d", -2).Run().Plans(), "b | c | a | d");
 }
 
-TEST(Priority, EqualOnesKeepTheAgreedOrder) {
+TEST(Priority, EqualPrioritiesKeepTheAgreedOrder) {
   EXPECT_EQ(Rounds(0).Add("a", 1).Add("b", 2).Add("c", 1).Add("d", 2).Add("e", 1).Run().Plans(), "b | d | a | c | e");
 }
 
-TEST(Priority, WithoutAnyTheAgreedOrderStays) {
+TEST(Priority, WithoutPrioritiesTheAgreedOrderStays) {
   EXPECT_EQ(Rounds(0).Add("c", 0).Add("a", 0).Add("b", 0).Run().Plans(), "c | a | b");
 }
 
-TEST(Priority, TheExtremesOfItsTypeAreOrderedToo) {
+TEST(Priority, TheSmallestAndLargestValuesAreOrdered) {
   constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
   EXPECT_EQ(Rounds(0).Add("least", kLeast).Add("zero", 0).Add("most", kMost).Run().Plans(), "most | zero | least");
 }
 
-TEST(Priority, WhatFitsIsStillFused) {
+TEST(Priority, OperationsOfDifferentPrioritiesAreFused) {
   EXPECT_EQ(Rounds(8).Add("a", 0).Add("b", 1).Add("c", 2).Run().Plans(), "c b | a");
   EXPECT_EQ(Rounds(100).Add("a", 0).Add("b", 1).Add("c", 2).Run().Plans(), "c b a");
 }
 
-TEST(Priority, WhatWasPlannedInAnEarlierRoundIsNotOvertaken) {
+TEST(Priority, PlansOfEarlierRoundsStayFirst) {
   Rounds rounds(0);
   rounds.Add("a", 0).Add("b", 1).Run().Add("c", 9).Add("d", 10).Run();
   EXPECT_EQ(rounds.Plans(), "b | a | d | c");
 }
 
-TEST(Priority, ARoundWithoutAnyIsNotMixedUpByTheOneBefore) {
+TEST(Priority, ARoundWithoutPrioritiesKeepsItsOrderAfterARoundWithPriorities) {
   Rounds rounds(0);
   rounds.Add("a", 0).Add("b", 1).Run().Add("d", 0).Add("c", 0).Run();
   EXPECT_EQ(rounds.Plans(), "b | a | d | c");
@@ -99,7 +99,7 @@ std::vector<std::string> PlannedOn(const TestJob& job, int rank) {
   return texts;
 }
 
-TEST(Priority, EveryRankRunsWhatIsAgreedTogetherInThatOrderNewOrCached) {
+TEST(Priority, EveryRankRunsARoundByPriorityNewOrCached) {
   ControllerConfig config;
   config.fusion_threshold_bytes = 0;
   TestJob job(3, config);
@@ -144,7 +144,7 @@ TEST(Priority, ADifferenceFailsOnAllRanksAndNamesBoth) {
   }
 }
 
-TEST(Priority, OneThatChangesOnAllRanksIsNegotiatedOnceAndHolds) {
+TEST(Priority, APriorityThatChangesOnAllRanksIsNegotiatedOnce) {
   ControllerConfig config;
   config.fusion_threshold_bytes = 0;
   TestJob job(2, config);

@@ -121,7 +121,7 @@ class Execution {
       idle = acted || stepped ? 0 : idle + 1;
       if (idle > 50) {  // no rank runs: time passes until the next wake-up
         idle = 0;
-        ASSERT_NE(job.NextWake(), kNever) << "everybody sleeps for ever";
+        ASSERT_NE(job.NextWake(), kNever) << "no rank runs any more";
         ASSERT_LT(job.now, 100 * kS) << "no progress";
         job.now = std::max(job.now, job.NextWake());
       }
@@ -237,7 +237,7 @@ ControllerConfig SomeConfig(Random& random) {
   return config;
 }
 
-TEST(RandomProgram, EveryOperationRunsOnceInTheSameOrderEverywhere) {
+TEST(RandomProgram, EveryOperationRunsOnceInTheSameOrderOnEveryRank) {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed * 7919 + 1);
@@ -248,7 +248,7 @@ TEST(RandomProgram, EveryOperationRunsOnceInTheSameOrderEverywhere) {
   }
 }
 
-TEST(RandomProgram, RanksThatEndEarlyJoinAndTheOthersGoOn) {
+TEST(RandomProgram, RanksThatEndEarlyJoinAndTheOthersContinue) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed * 104729 + 2);

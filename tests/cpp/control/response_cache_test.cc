@@ -81,7 +81,7 @@ TEST(ResponseCache, EvictsTheLeastRecentlyAgreedEntryAndReusesItsBit) {
   EXPECT_EQ(cache.size(), 3);
 }
 
-TEST(ResponseCache, LookingUpIsNoUse) {
+TEST(ResponseCache, ALookupDoesNotCountAsUse) {
   ResponseCache cache(2, true);
   Insert(cache, Tensor("a"));
   Insert(cache, Tensor("b"));
@@ -102,7 +102,7 @@ TEST(ResponseCache, GrowsOnlyWhenAnEvictedNameReturnsSoon) {
   EXPECT_EQ(cache.capacity(), 8);
 }
 
-TEST(ResponseCache, ANameThatReturnsAfterFourTimesTheCapacityDoesNotMakeItGrow) {
+TEST(ResponseCache, ANameThatReturnsAfterFourTimesTheCapacityCausesNoGrowth) {
   for (const int others : {15, 17}) {
     ResponseCache cache(4, false, 0);
     Insert(cache, Tensor("old"));
@@ -113,7 +113,7 @@ TEST(ResponseCache, ANameThatReturnsAfterFourTimesTheCapacityDoesNotMakeItGrow) 
   }
 }
 
-TEST(ResponseCache, AFixedCapacityIsKept) {
+TEST(ResponseCache, AFixedCapacityDoesNotGrow) {
   ResponseCache cache(2, true);
   for (int i = 0; i < 50; ++i)
     EXPECT_FALSE(cache.Insert(std::make_shared<const wire::Signature>(Tensor("t" + std::to_string(i % 3))), {}).grew);
@@ -126,7 +126,7 @@ TEST(ResponseCache, CapacityZeroIsOff) {
   EXPECT_TRUE(ResponseCache(1, false).enabled());
 }
 
-TEST(ResponseCache, KnowsEntriesThatShareATensor) {
+TEST(ResponseCache, FindsEntriesThatShareATensor) {
   ResponseCache cache(10, false);
   const auto group = Insert(cache, Group("g", {"a", "b"}));
   const auto other = Insert(cache, Group("h", {"b", "c"}));

@@ -38,7 +38,7 @@ std::string Error(const std::string& rules) {
   return selector.status().message();
 }
 
-TEST(Selector, TheFirstBackendThatCanIsTheDefault) {
+TEST(Selector, TheFirstBackendThatSupportsTheOperationIsTheDefault) {
   EXPECT_EQ(Chosen(Make(1, ""), Tensor("a")), "loopback/0@0");
   EXPECT_EQ(Chosen(Make(2, ""), Tensor("a")), "shm/0@1");
   EXPECT_EQ(Chosen(Make(65, ""), Tensor("a")), "mpi/0@2");
@@ -49,7 +49,7 @@ TEST(Selector, ASignatureMayNameABackendAndItsAlgorithm) {
   const Selector selector = Make(2, "*=mpi/ring");
   wire::Signature signature = Tensor("a");
   signature.backend = "shm";
-  EXPECT_EQ(Chosen(selector, signature), "shm/0@1") << "the caller's word comes before the rules";
+  EXPECT_EQ(Chosen(selector, signature), "shm/0@1") << "the backend of the call overrides the rules";
   signature.backend = "shm/oneshot";
   EXPECT_EQ(Chosen(selector, signature), "shm/1@1");
   for (const auto& [asked, words] : std::vector<std::pair<std::string, std::string>>{
@@ -97,7 +97,7 @@ TEST(Selector, RulesMayNameTypeDeviceAndWorld) {
   EXPECT_NE(Make(4, rules).ToString().find("*,cpu,3-8ranks:0-1024=mpi"), std::string::npos)
       << Make(4, rules).ToString();
   EXPECT_NE(Error("allreduce,flaot16=shm").find("did you mean 'float16'?"), std::string::npos);
-  EXPECT_NE(Error("allreduce,8-2ranks=shm").find("no number of ranks"), std::string::npos);
+  EXPECT_NE(Error("allreduce,8-2ranks=shm").find("is not a number of ranks"), std::string::npos);
 }
 
 TEST(Selector, SizesTakeKMAndGAndAnOpenEnd) {
@@ -109,19 +109,19 @@ TEST(Selector, SizesTakeKMAndGAndAnOpenEnd) {
   EXPECT_EQ(Chosen(selector, Tensor("a"), int64_t{1} << 30), "mpi/1@2");
 }
 
-TEST(Selector, AStarIsAnyOperationButSizesDoNotTouchThoseThatDifferByRank) {
+TEST(Selector, AStarIsAnyOperationAndSizesSkipOperationsWhoseSizesDiffer) {
   EXPECT_EQ(Chosen(Make(2, "*=mpi"), OfOp(wire::Op::kAllgather, "a")), "mpi/0@2");
   EXPECT_EQ(Chosen(Make(2, "*:0-1g=mpi"), Tensor("a")), "mpi/0@2");
   EXPECT_EQ(Chosen(Make(2, "*:0-1g=mpi"), OfOp(wire::Op::kAllgather, "a")), "shm/0@1");
 }
 
-TEST(Selector, TheCallersWishOverridesTheRules) {
+TEST(Selector, TheBackendOfTheCallOverridesTheRules) {
   wire::Signature signature = Tensor("a");
   signature.backend = "mpi";
   EXPECT_EQ(Chosen(Make(2, "allreduce=shm"), signature), "mpi/0@2");
 }
 
-TEST(Selector, WhatNobodyRunsIsUnsupportedAndSaysWhatThereIs) {
+TEST(Selector, AnOperationWithoutABackendIsAnErrorThatListsTheBackends) {
   wire::Signature signature = Tensor("a");
   signature.device_class = wire::DeviceClass::kCuda;
   const auto choice = Make(2, "").Choose(signature, 4);
@@ -153,7 +153,7 @@ TEST(Selector, BadRulesAreNamedWithTheNearestValidWord) {
   }
 }
 
-TEST(Selector, EqualTablesHaveEqualHashesAndOthersNot) {
+TEST(Selector, HashesAreEqualOnlyForEqualTables) {
   const uint64_t base = Make(2, "allreduce:0-64k=shm").Hash();
   EXPECT_EQ(base, Make(2, " allreduce:0-65536 = shm ;").Hash());
   EXPECT_NE(base, Make(2, "").Hash());

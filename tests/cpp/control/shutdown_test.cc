@@ -5,7 +5,7 @@
 namespace horocache::control {
 namespace {
 
-TEST(Shutdown, ClosesTheSetOnAllRanksAndNamesWhoLeft) {
+TEST(Shutdown, ClosesTheSetOnAllRanksAndNamesTheRankThatLeft) {
   TestJob job(3);
   const OpId zero = job.Submit(0, Tensor("x"));
   job.SubmitAll(Tensor("cached"));
@@ -44,7 +44,7 @@ TEST(Shutdown, AllAtOnceTakesOneRound) {
   EXPECT_EQ(job.NextWake(), kNever);
 }
 
-TEST(Shutdown, WhatTheSameRoundAgreesOnStillRuns) {
+TEST(Shutdown, OperationsOfTheSameRoundStillRun) {
   TestJob job(2);
   job.SubmitAll(Tensor("cached"));
   job.RunFor(5 * kMs);
@@ -67,7 +67,7 @@ TEST(Shutdown, SubmittingAfterLeavingIsAnError) {
   EXPECT_EQ(job.Of(0, job.Submit(0, Tensor("x"))).status.code(), StatusCode::kShutDown);
 }
 
-TEST(Shutdown, AJoinedRankIsTold) {
+TEST(Shutdown, ReachesAJoinedRank) {
   TestJob job(2);
   const OpId join = job.Submit(0, OfOp(wire::Op::kJoin, "join"));
   job.RunFor(5 * kMs);
@@ -78,7 +78,7 @@ TEST(Shutdown, AJoinedRankIsTold) {
   EXPECT_TRUE(job[0].closed());
 }
 
-TEST(Abort, FailsEverythingEverywhereWithTheReason) {
+TEST(Abort, FailsAllOperationsOnAllRanksWithTheReason) {
   TestJob job(3);
   const OpId zero = job.Submit(0, Tensor("x"));
   const OpId two = job.Submit(2, Tensor("y"));
@@ -95,7 +95,7 @@ TEST(Abort, FailsEverythingEverywhereWithTheReason) {
   EXPECT_EQ(job.reports[2].size(), 1u);
 }
 
-TEST(Lose, FailsEverythingHereAtOnceAndLaterSubmissionsToo) {
+TEST(Lose, FailsPendingAndLaterOperationsOnThisRank) {
   TestJob job(2);
   job.SubmitAll(Tensor("cached"));
   job.RunFor(5 * kMs);

@@ -25,7 +25,7 @@ void ExpectContains(const std::string& text, const std::string& part) {
 class StallOf : public ::testing::TestWithParam<bool> {};  // true: the operation is cached
 INSTANTIATE_TEST_SUITE_P(Cached, StallOf, ::testing::Bool());
 
-TEST_P(StallOf, IsReportedOnEveryRankWithWhoHasAndWhoLacksIt) {
+TEST_P(StallOf, IsReportedOnEveryRankWithTheRanksThatHaveOrLackTheOperation) {
   TestJob job(3, Limits());
   if (GetParam()) {
     job.SubmitAll(Tensor("x"));
@@ -50,7 +50,7 @@ TEST_P(StallOf, IsReportedOnEveryRankWithWhoHasAndWhoLacksIt) {
   EXPECT_TRUE(job.Done({zero, one, two}));
 }
 
-TEST_P(StallOf, LaggardsAreAskedWhereTheyAreAndEveryRankHearsTheAnswer) {
+TEST_P(StallOf, LateRanksAreAskedForStacksAndEveryRankGetsTheAnswer) {
   TestJob job(3, Limits());
   if (GetParam()) {
     job.SubmitAll(Tensor("x"));
@@ -60,10 +60,10 @@ TEST_P(StallOf, LaggardsAreAskedWhereTheyAreAndEveryRankHearsTheAnswer) {
   job.Submit(2, Tensor("x"));
   job.Wait(0);
   job.RunFor(10'100 * kMs);
-  EXPECT_EQ(job.reports[0].size(), 1u) << "not one for each rank that has it";
+  EXPECT_EQ(job.reports[0].size(), 1u) << "more than one report";
   EXPECT_FALSE(job[0].TakeStackRequest());
   EXPECT_TRUE(job[1].TakeStackRequest());
-  EXPECT_FALSE(job[1].TakeStackRequest()) << "once for each report";
+  EXPECT_FALSE(job[1].TakeStackRequest()) << "two requests for one report";
   EXPECT_FALSE(job[2].TakeStackRequest());
   const uint64_t rounds = job[0].counters().rounds;
   job[1].Tell("rank 1 is in evaluate()");
@@ -75,13 +75,13 @@ TEST_P(StallOf, LaggardsAreAskedWhereTheyAreAndEveryRankHearsTheAnswer) {
     EXPECT_EQ(reports[1], "rank 1 is in evaluate()");
   }
   job.RunFor(10 * kS);
-  EXPECT_TRUE(job[1].TakeStackRequest()) << "and again with the next report";
+  EXPECT_TRUE(job[1].TakeStackRequest()) << "no request with the next report";
 }
 
 class NoteOver : public ::testing::TestWithParam<const char*> {};  // the strategy
 INSTANTIATE_TEST_SUITE_P(Strategies, NoteOver, ::testing::Values("bits", "leaders", "coordinator", "tree"));
 
-TEST_P(NoteOver, EveryRankHearsItOnce) {
+TEST_P(NoteOver, EveryRankGetsTheNoteOnce) {
   TestJob job(5, Limits(), {.strategy = GetParam(), .radix = 2});
   job[3].Tell("here");
   job[3].Tell("and here");
@@ -98,7 +98,7 @@ TEST_P(NoteOver, EveryRankHearsItOnce) {
   EXPECT_LE(job.reports[0].size(), 2u);
 }
 
-TEST_P(NoteOver, ANoteThatComesWhileARoundIsUnderWayIsHeard) {
+TEST_P(NoteOver, ANoteOfferedDuringARoundReachesEveryRank) {
   for (int steps = 0; steps < 12; ++steps) {
     TestJob job(3, Limits(), {.strategy = GetParam(), .radix = 2});
     job[1].Tell("first");
@@ -117,7 +117,7 @@ TEST_P(NoteOver, ANoteThatComesWhileARoundIsUnderWayIsHeard) {
   }
 }
 
-TEST(Stall, FewLaggardsAreAsked) {
+TEST(Stall, AtMostFourLateRanksAreAskedForStacks) {
   TestJob job(9, Limits());
   job.Submit(0, Tensor("x"));
   job.Wait(0);
@@ -140,7 +140,7 @@ TEST(Stall, AReportNamesTheProcessSetAndRanksOfTheJob) {
                  "nothing yet).");
 }
 
-TEST_P(StallOf, FailsAfterTheLimitOnTheRanksThatHaveIt) {
+TEST_P(StallOf, FailsAfterTheLimitOnTheRanksThatHaveTheOperation) {
   TestJob job(3, Limits(10 * kS, 57 * kS));  // 57 s is not a multiple of 10 s: the limit holds exactly
   if (GetParam()) {
     job.SubmitAll(Tensor("x"));
@@ -150,7 +150,7 @@ TEST_P(StallOf, FailsAfterTheLimitOnTheRanksThatHaveIt) {
   job.Wait(0);
   job.RunFor(56'900 * kMs);
   EXPECT_FALSE(job.Of(0, zero).done());
-  EXPECT_GE(job.reports[1].size(), 2u) << "reported again and again";
+  EXPECT_GE(job.reports[1].size(), 2u) << "too few reports";
   job.RunFor(400 * kMs);
   EXPECT_EQ(job.Of(0, zero).status.code(), StatusCode::kStall);
   ExpectContains(job.Of(0, zero).status.message(), "submitted by rank 0 and not by ranks 1, 2");
@@ -173,7 +173,7 @@ TEST(Stall, LimitZeroNeverFails) {
   EXPECT_EQ(job.reports[1].size(), 9u) << "after 10, 20, 40 ... 2560 s";
 }
 
-TEST(Stall, SwitchedOffNothingIsReported) {
+TEST(Stall, WithoutTheCheckNothingIsReported) {
   ControllerConfig config = Limits();
   config.stall_check = false;
   TestJob job(2, config);
@@ -184,7 +184,7 @@ TEST(Stall, SwitchedOffNothingIsReported) {
   EXPECT_TRUE(job.reports[0].empty());
 }
 
-TEST(Stall, SwitchedOffCrossedWaitsFailAllTheSame) {
+TEST(Stall, WithoutTheCheckCrossedWaitsStillFail) {
   ControllerConfig config = Limits();
   config.stall_check = false;
   TestJob job(2, config);
@@ -249,16 +249,16 @@ void CrossLater(int ranks, std::tuple<bool, bool> cached) {
   EXPECT_EQ(job.Of(1, y).status.code(), StatusCode::kStall);
 }
 
-TEST_P(CrossedWaits, ThatBeginLaterFailAtOnceToo) { CrossLater(2, GetParam()); }
+TEST_P(CrossedWaits, OfEarlierOperationsFailAtOnce) { CrossLater(2, GetParam()); }
 
-TEST_P(CrossedWaits, AreNotHiddenByAThirdRankThatComputes) { CrossLater(3, GetParam()); }
+TEST_P(CrossedWaits, FailAlthoughAThirdRankComputes) { CrossLater(3, GetParam()); }
 
 class Circles : public ::testing::TestWithParam<std::tuple<std::string, bool, int>> {};
 INSTANTIATE_TEST_SUITE_P(AllAgreements, Circles,
                          ::testing::Combine(::testing::Values("bits", "leaders", "coordinator", "tree"),
                                             ::testing::Bool(), ::testing::Values(2, 3, 7)));
 
-TEST_P(Circles, OfTwoRanksAreFoundWhateverTheOthersDo) {
+TEST_P(Circles, OfTwoRanksAreFoundWithAnyOtherRanks) {
   const auto [agreement, tick, ranks] = GetParam();
   ControllerConfig config = Limits();
   config.tick = tick;
@@ -278,7 +278,7 @@ TEST_P(Circles, OfTwoRanksAreFoundWhateverTheOthersDo) {
 
 // Both ranks wait only for x, which this round's gather answers. y and z, each pending on one rank only, are therefore
 // not a deadlock.
-TEST(Deadlock, WhoGetsAnAnswerInTheSameRoundIsNotStuck) {
+TEST(Deadlock, ARankThatGetsAnAnswerInTheSameRoundIsNotStuck) {
   TestJob job(2, Limits());
   const OpId x0 = job.Submit(0, Tensor("x"));
   const OpId y0 = job.Submit(0, Tensor("y"));
@@ -331,7 +331,7 @@ TEST(Deadlock, ARankWithAnotherThreadIsNotStuck) {
   EXPECT_TRUE(job.Done({y0, y}));
 }
 
-TEST(Deadlock, LookingForOneDoesNotRepeatWhileNothingChanges) {
+TEST(Deadlock, TheSearchIsNotRepeatedWhileNothingChanges) {
   TestJob job(2, Limits(100 * kS));
   job.SubmitAll(Tensor("x"));
   job.RunFor(5 * kMs);
@@ -352,20 +352,20 @@ PendingOp Op(const std::string& name, int size, std::vector<int> has) {
 
 TEST(Deadlock, IsAFixpointOverTheWholeSet) {
   const WaitingRank waits{true, ""}, runs{false, ""};
-  const RankSet nobody(3);
+  const RankSet none(3);
   using Found = std::vector<size_t>;
   // A ring of three ranks.
-  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0}), Op("y", 3, {1}), Op("z", 3, {2})}, {waits, waits, waits}, nobody),
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0}), Op("y", 3, {1}), Op("z", 3, {2})}, {waits, waits, waits}, none),
             (Found{0, 1, 2}));
   // Rank 2 runs, but x lacks rank 1 and y lacks rank 0, and these two ranks wait.
-  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 2}), Op("y", 3, {1, 2})}, {waits, waits, runs}, nobody), (Found{0, 1}));
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 2}), Op("y", 3, {1, 2})}, {waits, waits, runs}, none), (Found{0, 1}));
   // x lacks only rank 2, which runs, so rank 0 is not stuck. Rank 1 is not stuck either: it may wait for rank 0.
-  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1}), Op("y", 3, {1})}, {waits, waits, runs}, nobody), Found{});
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1}), Op("y", 3, {1})}, {waits, waits, runs}, none), Found{});
   // All ranks have submitted x, so x can complete, and every rank may go on.
-  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1, 2}), Op("y", 3, {0}), Op("z", 3, {1, 2})}, {waits, waits, waits}, nobody),
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1, 2}), Op("y", 3, {0}), Op("z", 3, {1, 2})}, {waits, waits, waits}, none),
             Found{});
   // Rank 2 waits, but for none of the pending operations, so it will go on.
-  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1})}, {waits, waits, waits}, nobody), Found{});
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1})}, {waits, waits, waits}, none), Found{});
   // No operation lacks a joined rank.
   RankSet joined(3);
   joined.Add(2);
@@ -374,10 +374,10 @@ TEST(Deadlock, IsAFixpointOverTheWholeSet) {
   // An operation that this round agrees on or erases from the cache is not stuck.
   PendingOp moving = Op("x", 3, {0});
   moving.moving = true;
-  EXPECT_EQ(FindDeadlocked({moving, Op("y", 3, {1})}, {waits, waits, runs}, nobody), Found{});
+  EXPECT_EQ(FindDeadlocked({moving, Op("y", 3, {1})}, {waits, waits, runs}, none), Found{});
 }
 
-TEST(Stall, ReportsOfOneOperationComeAtWaitsThatDouble) {
+TEST(Stall, ReportsOfOneOperationComeAtDoublingIntervals) {
   PendingOp op = Op("x", 2, {0});
   op.stalled = true;
   StallInspector inspector(10 * kS, 600 * kS);
@@ -408,7 +408,7 @@ std::vector<size_t> FailuresWhile(bool fail_computing, const std::vector<bool>& 
   return failures;
 }
 
-TEST(Stall, ARankThatComputesIsWaitedForUnlessTheLimitIsTheUsers) {
+TEST(Stall, TheDefaultLimitDoesNotCountWhileTheLateRankComputes) {
   std::vector<bool> computes(100, true);
   EXPECT_EQ(FailuresWhile(false, computes), std::vector<size_t>(100, 0));
   const std::vector<size_t> by_limit = FailuresWhile(true, computes);
@@ -422,7 +422,7 @@ TEST(Stall, ARankThatComputesIsWaitedForUnlessTheLimitIsTheUsers) {
   EXPECT_EQ(std::ranges::find(idle, size_t{1}) - idle.begin(), 5);
 }
 
-TEST(Stall, AReportSaysThatARankComputesAndThatTheLimitDoesNotCount) {
+TEST(Stall, AReportNamesAComputingRankAndThatTheLimitDoesNotCount) {
   StallInspector inspector(10 * kS, 60 * kS);
   PendingOp op = Op("x", 2, {0});
   op.stalled = true;
@@ -434,7 +434,7 @@ TEST(Stall, AReportSaysThatARankComputesAndThatTheLimitDoesNotCount) {
   ExpectContains(report, "HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS sets a limit");
 }
 
-TEST(Deadlock, TheErrorNamesWhatEachRankWaitsForAndWhoLacksIt) {
+TEST(Deadlock, TheErrorNamesTheOperationsAndTheRanksThatLackThem) {
   StallInspector inspector(10 * kS, 60 * kS);
   const WaitingRank waits{true, ""};
   const auto verdict =
@@ -458,7 +458,7 @@ TEST(Stall, AReportOfManyOperationsIsCut) {
   EXPECT_EQ(inspector.Inspect(ops, {{false, ""}, {false, ""}}, RankSet(2), true, 150 * kS).failures.size(), 1000u);
 }
 
-TEST(Stall, AConflictBetweenGroupsIsFoundWhenAStallIsLookedInto) {
+TEST(Stall, AnInspectionFindsAConflictBetweenGroups) {
   PendingOp group{Group("g", {"a", "b"}), RankSet(2), true, false};
   group.has.Add(0);
   PendingOp alone = Op("b", 2, {1});
@@ -511,7 +511,7 @@ TEST(Silence, OfRankZeroIsReportedByTheOthers) {
   EXPECT_EQ(job.Of(1, one).status.code(), StatusCode::kStall);
 }
 
-TEST(Silence, InTheMiddleOfAGatherIsReported) {
+TEST(Silence, DuringAGatherIsReported) {
   TestJob job(2, Limits());
   job.single_steps = true;
   const OpId zero = job.Submit(0, Tensor("x"));
@@ -528,7 +528,7 @@ TEST(Silence, InTheMiddleOfAGatherIsReported) {
   EXPECT_EQ(job.Of(0, zero).status.code(), StatusCode::kStall);
 }
 
-TEST(Silence, ARankThatIsStoppedForAWhileAndGoesOnCostsNothing) {
+TEST(Silence, OfARankThatContinuesInTimeHasNoEffect) {
   TestJob job(2, Limits());
   job.SubmitAll(Tensor("x"));
   job.RunFor(5 * kMs);

@@ -167,7 +167,7 @@ TEST_P(FoldOnRanksTest, GivesTheSameBytesByEveryAlgorithmForEveryShape) {
 }
 
 TEST_P(FoldOnRanksTest, LeavesJoinedRanksOutOfTheFoldButCountsThemInTheAverage) {
-  if (ranks() < 2) GTEST_SKIP() << "one rank has nobody left when it joins";
+  if (ranks() < 2) GTEST_SKIP() << "the test needs two ranks";
   Ranks all(ranks(), TilesForBothAlgorithms());
   uint64_t seed = 1;
   for (const uint8_t algorithm : {kOneshot, kTwoshot}) {

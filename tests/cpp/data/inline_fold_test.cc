@@ -25,7 +25,7 @@ std::vector<uint64_t> Contributions(int ranks, size_t words) {
   return all;
 }
 
-TEST(InlineFold, GivesWhatAFoldOverTheRanksGivesForEveryTypeOperationAndLength) {
+TEST(InlineFold, EqualsAFoldOverTheRanksForEveryTypeOperationAndLength) {
   const KernelSet* kernels = *FindKernels("auto");
   InlineFold fold(kernels);
   for (int type = 0; type < kNumDTypes; ++type) {
@@ -55,7 +55,7 @@ TEST(InlineFold, GivesWhatAFoldOverTheRanksGivesForEveryTypeOperationAndLength) 
   }
 }
 
-TEST(InlineFold, RefusesWhatNoBackendDoes) {
+TEST(InlineFold, RefusesUndefinedReductions) {
   InlineFold fold(*FindKernels("auto"));
   std::byte result[64];
   const std::vector<uint64_t> all(2);

@@ -51,7 +51,7 @@ class MoveOnRanksTest : public ::testing::TestWithParam<std::tuple<std::string, 
   uint64_t seed_ = 0;
 };
 
-TEST_P(MoveOnRanksTest, AllgathersRowsThatDifferByRank) {
+TEST_P(MoveOnRanksTest, AllgathersDifferentNumbersOfRows) {
   for (const DType dtype : testing::AllDTypes()) {
     for (const int64_t row : {1, 5, 300}) {
       for (const int64_t most : {0, 1, 4, 23}) {
@@ -183,7 +183,7 @@ TEST_P(MoveOnRanksTest, BroadcastsSegmentsInPlaceAndOutOfPlace) {
 }
 
 TEST_P(MoveOnRanksTest, LeavesJoinedRanksWithoutRows) {
-  if (n() < 2) GTEST_SKIP() << "one rank has nobody left when it joins";
+  if (n() < 2) GTEST_SKIP() << "the test needs two ranks";
   for (const Op op : {Op::kAllgather, Op::kAlltoall}) {
     std::vector<RankData> data = Prepare(op, DType::kInt16, 2);
     const size_t joined = size() - 1;
@@ -218,7 +218,7 @@ TEST_P(MoveOnRanksTest, KeepsRowsWithoutElements) {
   }
 }
 
-TEST_P(MoveOnRanksTest, LetsNobodyThroughABarrierBeforeTheLastRank) {
+TEST_P(MoveOnRanksTest, ABarrierWaitsForTheLastRank) {
   if (backend() == "fakedevice") GTEST_SKIP() << "is not deterministic in one thread";
   std::vector<std::unique_ptr<CollectiveTask>> operations;
   Collective barrier;

@@ -27,7 +27,7 @@ TEST(MakeBackendsTest, ListsThemInAFixedOrder) {
   EXPECT_EQ((*backends)[0]->traits().name, "loopback");
 }
 
-TEST(MakeBackendsTest, RefusesKernelsThatDoNotExist) {
+TEST(MakeBackendsTest, RefusesUnknownKernels) {
   BackendOptions options;
   options.kernels = "sse9";
   const auto backends = MakeBackends({}, options);

@@ -54,18 +54,18 @@ TEST(SendParts, FollowTheSplitsAndTheStarts) {
   c.send_starts = {5, 6, 1};
   EXPECT_EQ(Firsts(*SendParts(c, 1, 3)), "50+10 60+0 10+50 ") << "parts that are sent may overlap";
   c.joined = {2};
-  EXPECT_EQ(Firsts(*SendParts(c, 1, 3)), "50+10 60+0 10+0 ") << "what is sent to a joined rank is dropped";
+  EXPECT_EQ(Firsts(*SendParts(c, 1, 3)), "50+10 60+0 10+0 ") << "rows for a joined rank are not dropped";
   EXPECT_EQ(Firsts(*SendParts(c, 2, 3)), "0+0 0+0 0+0 ");
 }
 
-TEST(SendParts, AreOfTheRootAloneInAScatterAndForTheRootAloneInAGather) {
+TEST(SendParts, AreFromTheRootInAScatterAndToTheRootInAGather) {
   EXPECT_EQ(Firsts(*SendParts(Of(Op::kScatter, 4), 0, 2)), "0+2 2+2 ");
   EXPECT_EQ(Firsts(*SendParts(Of(Op::kScatter, 3), 1, 2)), "0+0 0+0 ");
   EXPECT_EQ(Firsts(*SendParts(Of(Op::kGather, 3), 1, 2)), "0+3 0+0 ");
   EXPECT_EQ(Firsts(*SendParts(Of(Op::kAllgather, 3), 1, 2)), "0+3 0+3 ");
 }
 
-TEST(SendParts, RefuseWhatDoesNotFitTheTensor) {
+TEST(SendParts, RefuseSplitsThatDoNotFitTheTensor) {
   Collective c = Of(Op::kScatter, 5);
   const auto error = [&] { return Error(SendParts(c, 0, 2).status(), StatusCode::kInvalidArgument); };
   ExpectIn(error(), "rank 0 submitted wrong arguments: 5 rows cannot be shared out evenly among 2 ranks");
@@ -85,7 +85,7 @@ TEST(SendParts, RefuseWhatDoesNotFitTheTensor) {
   ExpectIn(error(), "displacements has 1 numbers for 2 ranks");
 }
 
-TEST(PlanReceive, PutsPartsOneAfterTheOtherOrWhereTheyAreWanted) {
+TEST(PlanReceive, PutsPartsInOrderOrAtTheirDisplacements) {
   Collective c = Of(Op::kAllgather, 2, 10);
   StatusOr<ReceivePlan> plan = PlanReceive(c, {2, 0, 3}, 1, 3);
   EXPECT_EQ(Firsts(plan->parts), "0+20 20+0 20+30 ");
@@ -103,7 +103,7 @@ TEST(PlanReceive, PutsPartsOneAfterTheOtherOrWhereTheyAreWanted) {
   EXPECT_EQ(Firsts(GapsOf(*plan)), "0+10 40+30 ");
 }
 
-TEST(PlanReceive, ComparesWhatIsExpectedWithWhatComes) {
+TEST(PlanReceive, ComparesExpectedAndActualNumbersOfRows) {
   Collective c = Of(Op::kGather, 2);
   c.receive_rows = {2, 4, 1};
   ExpectIn(Error(PlanReceive(c, {2, 3, 1}, 0, 3).status(), StatusCode::kMismatch),
@@ -111,13 +111,13 @@ TEST(PlanReceive, ComparesWhatIsExpectedWithWhatComes) {
   EXPECT_TRUE(PlanReceive(c, {0, 0, 0}, 1, 3).ok()) << "only the root's numbers matter";
   c.joined = {1};
   const StatusOr<ReceivePlan> plan = PlanReceive(c, {2, 0, 1}, 0, 3);
-  EXPECT_EQ(Firsts(plan->parts), "0+2 2+0 2+1 ") << "nothing comes from a joined rank, whatever is expected";
+  EXPECT_EQ(Firsts(plan->parts), "0+2 2+0 2+1 ") << "a joined rank sends no rows, even if rows are expected";
   EXPECT_EQ(plan->elements, 3);
   c.receive_starts = {0, 2, 6};
   EXPECT_EQ(PlanReceive(c, {2, 0, 1}, 0, 3)->elements, 7) << "its place stays";
 }
 
-TEST(PlanReceive, RefusesPartsThatOverlapAndListsThatAreWrong) {
+TEST(PlanReceive, RefusesOverlappingPartsAndInvalidLists) {
   Collective c = Of(Op::kAlltoall, 2);
   const auto error = [&] { return Error(PlanReceive(c, {2, 3, 1}, 2, 3).status(), StatusCode::kInvalidArgument); };
   c.receive_starts = {4, 2, 0};
@@ -177,7 +177,7 @@ class PlacedRowsTest : public ::testing::TestWithParam<std::tuple<std::string, i
   Ranks all_;
 };
 
-TEST_P(PlacedRowsTest, AlltoallTakesPartsFromAnywhereAndPutsThemAnywhere) {
+TEST_P(PlacedRowsTest, AlltoallUsesDisplacementsOnBothSides) {
   std::mt19937_64 random(11);
   for (const uint64_t most : {0u, 3u, 400u}) {
     for (int turn = 0; turn < 4; ++turn) {
@@ -218,7 +218,7 @@ TEST_P(PlacedRowsTest, AlltoallTakesPartsFromAnywhereAndPutsThemAnywhere) {
   }
 }
 
-TEST_P(PlacedRowsTest, GatherAndAllgatherPutPartsAnywhere) {
+TEST_P(PlacedRowsTest, GatherAndAllgatherUseDisplacements) {
   for (const Op op : {Op::kGather, Op::kAllgather}) {
     const int root = op == Op::kGather ? all_.size() - 1 : -1;
     std::vector<RankData> data = Prepare(op, root);
@@ -246,7 +246,7 @@ TEST_P(PlacedRowsTest, GatherAndAllgatherPutPartsAnywhere) {
   }
 }
 
-TEST_P(PlacedRowsTest, ScatterTakesPartsFromAnywhereOfTheRootsTensor) {
+TEST_P(PlacedRowsTest, ScatterUsesDisplacementsInTheRootsTensor) {
   for (int root = 0; root < all_.size(); ++root) {
     std::vector<RankData> data = Prepare(Op::kScatter, root);
     for (size_t r = 0; r < n(); ++r) SetRows(&data[r], static_cast<int>(r) == root ? 300 : static_cast<int>(r), r);
@@ -264,7 +264,7 @@ TEST_P(PlacedRowsTest, ScatterTakesPartsFromAnywhereOfTheRootsTensor) {
   }
 }
 
-TEST_P(PlacedRowsTest, AWrongExpectationOfOneRankFailsOnAllRanksAndTheLaneGoesOn) {
+TEST_P(PlacedRowsTest, AWrongExpectationOfOneRankFailsAllRanksAndTheLaneGoesOn) {
   for (const Op op : {Op::kGather, Op::kAllgather, Op::kAlltoall}) {
     for (const bool overlap : {false, true}) {
       if (overlap && n() == 1) continue;
@@ -291,7 +291,7 @@ TEST_P(PlacedRowsTest, AWrongExpectationOfOneRankFailsOnAllRanksAndTheLaneGoesOn
   }
 }
 
-TEST_P(PlacedRowsTest, ListsThatAreWrongByThemselvesFailOnAllRanks) {
+TEST_P(PlacedRowsTest, InvalidListsFailOnAllRanks) {
   std::vector<RankData> data = Prepare(Op::kGather, 0);
   for (size_t r = 0; r < n(); ++r) SetRows(&data[r], 2, r);
   data[0].collective.receive_rows.assign(n() + 1, 2);
@@ -302,8 +302,8 @@ TEST_P(PlacedRowsTest, ListsThatAreWrongByThemselvesFailOnAllRanks) {
   }
 }
 
-TEST_P(PlacedRowsTest, JoinedRanksGiveAndTakeNothing) {
-  if (n() < 2) GTEST_SKIP() << "one rank has nobody left when it joins";
+TEST_P(PlacedRowsTest, JoinedRanksSendAndReceiveNoRows) {
+  if (n() < 2) GTEST_SKIP() << "the test needs two ranks";
   const auto joined = static_cast<int>(n() - 1);
   for (const Op op : {Op::kAlltoall, Op::kGather, Op::kScatter, Op::kReducescatter, Op::kBarrier}) {
     std::vector<RankData> data = Prepare(op, wire::HasRoot(op) ? 0 : -1);

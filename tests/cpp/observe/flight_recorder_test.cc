@@ -12,7 +12,7 @@ namespace {
 
 using Kind = FlightRecorder::Kind;
 
-TEST(FlightRecorder, KeepsWhatHappened) {
+TEST(FlightRecorder, KeepsEvents) {
   FlightRecorder recorder;
   recorder.Add({.at_ns = 5,
                 .kind = Kind::kFailed,
@@ -39,7 +39,7 @@ TEST(FlightRecorder, KeepsWhatHappened) {
   EXPECT_EQ(last.events[1].text, "rank 1 is gone");
 }
 
-TEST(FlightRecorder, KeepsTheLastOnesInOrder) {
+TEST(FlightRecorder, KeepsTheLastEventsInOrder) {
   FlightRecorder recorder;
   constexpr int64_t kAll = 10'000, kKept = FlightRecorder::kCapacity;
   for (int64_t i = 1; i <= kAll; ++i) recorder.Note(std::to_string(i), i);
@@ -87,7 +87,7 @@ TEST(FlightRecorder, ManyThreadsMayWriteWhileOneReads) {
   }
 }
 
-TEST(FlightText, IsOneObjectWithAllThatIsKnown) {
+TEST(FlightText, IsOneObjectWithAllFields) {
   FlightRecorder recorder;
   recorder.Add({.at_ns = 3,
                 .kind = Kind::kStarted,

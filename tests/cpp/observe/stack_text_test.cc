@@ -18,7 +18,7 @@ Current thread 0x00007f03 (most recent call first):
   File "me/train.py", line 80 in <module>
 )";
 
-TEST(StackSummary, NamesThePlaceOutsideTheLibraryAndShowsTheCalls) {
+TEST(StackSummary, NamesTheFirstPlaceOutsideTheLibraryAndShowsTheCalls) {
   EXPECT_EQ(StackSummary(kDump, "lib/horocache/"),
             "at train.py:40 in evaluate; innermost call first:\n"
             "    lib/horocache/ops.py:7 in synchronize\n"
@@ -29,7 +29,7 @@ TEST(StackSummary, NamesThePlaceOutsideTheLibraryAndShowsTheCalls) {
             "    /usr/lib/queue.py:180 in get");
 }
 
-TEST(StackSummary, OfALibraryAloneIsItsInnermostCall) {
+TEST(StackSummary, OfLibraryCallsOnlyIsTheInnermostCall) {
   const std::string text =
       StackSummary("Current thread 0x1 (most recent call first):\n  File \"own/a\", line 1 in f", "own/");
   EXPECT_EQ(text, "at a:1 in f; innermost call first:\n    own/a:1 in f");
@@ -43,7 +43,7 @@ TEST(StackSummary, IsBounded) {
   EXPECT_EQ(text.find("deep.py:24"), std::string::npos);
 }
 
-TEST(StackSummary, OfWhatIsNoneIsEmpty) {
+TEST(StackSummary, OfATextWithoutAStackIsEmpty) {
   EXPECT_EQ(StackSummary("", ""), "");
   EXPECT_EQ(StackSummary("  File \"a\", line 1 in f\n", ""), "");
   EXPECT_EQ(StackSummary("Current thread 0x1 (most recent call first):\n  File \"a\", line", ""), "");

@@ -47,7 +47,7 @@ class TimelineTest : public ::testing::Test {
   Timeline& timeline_ = *shared_;
 };
 
-TEST_F(TimelineTest, GoesOnAndOffAndKeepsWhatCameMeanwhile) {
+TEST_F(TimelineTest, StartsAndStopsAndHasTheRecordsInBetween) {
   EXPECT_FALSE(timeline_.on());
   EXPECT_FALSE(timeline_.Stop());
   for (const char* name : {"first.json", "second.json"}) {
@@ -72,7 +72,7 @@ TEST_F(TimelineTest, GoesOnAndOffAndKeepsWhatCameMeanwhile) {
   EXPECT_TRUE(warnings_.empty());
 }
 
-TEST_F(TimelineTest, WhatComesTooFastIsDroppedAndCounted) {
+TEST_F(TimelineTest, RecordsThatComeTooFastAreDroppedAndCounted) {
   ASSERT_TRUE(timeline_.Start(folder_ / "t.json", false, {}).ok());
   constexpr int kMany = 700'000;
   for (int i = 0; i < kMany; ++i) timeline_.MarkRound(0, 0, 1);
@@ -86,7 +86,7 @@ TEST_F(TimelineTest, WhatComesTooFastIsDroppedAndCounted) {
   EXPECT_EQ(Count(text, "CYCLE_START") + dropped, kMany);
 }
 
-TEST_F(TimelineTest, OneThatCouldNotGoOnCanBeStartedAnew) {
+TEST_F(TimelineTest, ATimelineThatFailedCanBeStartedAgain) {
   // The folder is removed, so the timeline cannot exchange the copies of its file.
   const fs::path folder = folder_ / "gone";
   fs::create_directory(folder);
@@ -103,7 +103,7 @@ TEST_F(TimelineTest, OneThatCouldNotGoOnCanBeStartedAnew) {
 }
 
 // The timeline's thread hangs in its first warning, as it would in a call into a file system that does not answer.
-TEST_F(TimelineTest, AThreadThatHangsIsGivenUp) {
+TEST_F(TimelineTest, StopDoesNotWaitForAThreadThatHangs) {
   const auto warnings = std::make_shared<std::vector<std::string>>();
   const auto released = std::make_shared<std::atomic<bool>>(false);
   const auto hangs = std::make_shared<std::atomic<bool>>(false);

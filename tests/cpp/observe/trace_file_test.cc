@@ -42,7 +42,7 @@ class TraceFileTest : public ::testing::Test {
   std::string path_;
 };
 
-TEST_F(TraceFileTest, IsAWholeArrayAfterEveryAppend) {
+TEST_F(TraceFileTest, IsACompleteArrayAfterEveryAppend) {
   auto file = Create(path_);
   EXPECT_EQ(Read(path_), "[\n]\n");
   std::string elements;
@@ -57,7 +57,7 @@ TEST_F(TraceFileTest, IsAWholeArrayAfterEveryAppend) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "the second copy is gone";
 }
 
-TEST_F(TraceFileTest, WhoReadsItKeepsAWholeOne) {
+TEST_F(TraceFileTest, AnOpenFileStaysComplete) {
   auto file = Create(path_);
   ASSERT_TRUE(Append(file.get(), "1"));
   std::ifstream reader(path_);  // opens the file now and reads it later
@@ -67,7 +67,7 @@ TEST_F(TraceFileTest, WhoReadsItKeepsAWholeOne) {
   EXPECT_EQ(text.str(), "[\n1\n]\n");
 }
 
-TEST_F(TraceFileTest, AKillAtAnyMomentLeavesAWholeOneAndTheNextStartCleansUp) {
+TEST_F(TraceFileTest, AKillAtAnyMomentLeavesACompleteFileAndTheNextStartCleansUp) {
   const std::string element(20'000, '1');
   Create(path_).reset();  // the file of an earlier run
   for (int kill_us = 0; kill_us < 20; ++kill_us) {
@@ -100,7 +100,7 @@ TEST_F(TraceFileTest, AKillAtAnyMomentLeavesAWholeOneAndTheNextStartCleansUp) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
-TEST_F(TraceFileTest, AFileOfTheUsersInThePlaceOfTheSecondCopyStays) {
+TEST_F(TraceFileTest, AUsersFileWithTheNameOfTheSecondCopyStays) {
   const std::string spare = path_ + ".spare";
   for (const std::string text : {"notes", "[\n  1\n]\n"}) {
     std::ofstream(spare) << text;
@@ -125,7 +125,7 @@ TEST_F(TraceFileTest, ALinkStaysALink) {
   EXPECT_EQ(Read(folder_ / "target.json"), "[\n1\n]\n");
 }
 
-TEST_F(TraceFileTest, WhatCannotBeWrittenIsAnErrorThatNamesIt) {
+TEST_F(TraceFileTest, AFileThatCannotBeWrittenIsAnErrorThatNamesIt) {
   const auto why = [](const std::string& path) { return TraceFile::Create(path).status().message(); };
   const std::string missing = folder_ / "missing" / "x.json";
   EXPECT_EQ(why(missing), "cannot open the folder of '" + missing + "': No such file or directory");
@@ -150,7 +150,7 @@ TEST_F(TraceFileTest, APathWithANulByteRemovesNothing) {
   EXPECT_EQ(Read(path_), "precious");
 }
 
-TEST_F(TraceFileTest, NothingIsWrittenWhereTheProgramHasClosedItsDescriptor) {
+TEST_F(TraceFileTest, NothingIsWrittenAfterTheProgramHasClosedTheDescriptor) {
   auto file = Create(path_);
   const fs::path mine = folder_ / "mine";
   for (int fd = 3; fd < 64; ++fd) {

@@ -44,7 +44,7 @@ OperationTrace Allreduce() {
   return trace;
 }
 
-TEST(TraceText, ShowsAnOperationWithItsPhasesInARowOfItsOwn) {
+TEST(TraceText, ShowsAnOperationWithItsPhasesInItsOwnRow) {
   TraceText text = Text();
   text.AddOperation(Allreduce());
   EXPECT_EQ(Take(&text), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"grad"}},
@@ -56,7 +56,7 @@ TEST(TraceText, ShowsAnOperationWithItsPhasesInARowOfItsOwn) {
   EXPECT_EQ(Take(&text).find("thread_name"), std::string::npos) << "the row is there";
 }
 
-TEST(TextBuilder, GrowsWithWhatIsAppendedAndKeepsTheMemoryThatItIsGiven) {
+TEST(TextBuilder, GrowsWithTheTextAndReusesItsMemory) {
   TextBuilder text;
   std::string wanted, taken(100, 'x');
   for (int i = 0; i < 3; ++i) {
@@ -88,7 +88,7 @@ TEST(TraceText, PhasesFollowEachOther) {
   }
 }
 
-TEST(TraceText, WhatWasNeverAgreedOnIsANegotiationWithItsError) {
+TEST(TraceText, AnOperationWithoutAgreementIsANegotiationWithItsError) {
   TraceText text = Text();
   OperationTrace trace = Allreduce();
   trace.name = "a\"b";
@@ -100,7 +100,7 @@ TEST(TraceText, WhatWasNeverAgreedOnIsANegotiationWithItsError) {
 {"ph":"X","name":"NEGOTIATE_ALLREDUCE","pid":2,"tid":1,"cat":"control","ts":1.000,"dur":8.000,"args":{"process_set":3,"tensors":1,"bytes":400,"error":"rank 1 \"left\""}})");
 }
 
-TEST(TraceText, RoundsAndWhatWasDroppedAreInstants) {
+TEST(TraceText, RoundsAndDroppedRecordsAreInstants) {
   TraceText text = Text();
   text.AddRound(1, 12, 34'567);
   text.AddDropped(5, 40'000);

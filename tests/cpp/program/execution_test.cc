@@ -137,7 +137,7 @@ TEST(Execution, CutsChunksToTheSlots) {
   EXPECT_EQ(wires.messages, 2 * 2 * (2048 * 8 / kSlotBytes));  // two ranks send two chunks each
 }
 
-TEST(Execution, SaysWhatItWaitsFor) {
+TEST(Execution, DescribesItsWaits) {
   const Program program = Ring(3, 1);
   Wires wires(1);
   Wires::End end(&wires, &program.programs[0], 0);
@@ -179,18 +179,18 @@ TEST(Sizes, DivideEveryNumberOfElements) {
   }
 }
 
-TEST(Sizes, OfVeryManyClassesAreKnownAtOnce) {
+TEST(Sizes, OfVeryManyClassesAreComputedAtOnce) {
   const Sizes sizes(5, 1, 1 << 24, 1 << 10, true);
   EXPECT_EQ(sizes.MostPartElements(), 1);
   EXPECT_FALSE(sizes.fits());
 }
 
-TEST(Sizes, BeginAtCacheLinesWhereThereAreEnough) {
+TEST(Sizes, StartAtCacheLinesIfThereAreEnoughElements) {
   const Sizes sizes(1 << 16, 4, 3, 2, false);
   for (int32_t fine = 0; fine < 6; ++fine) EXPECT_EQ(sizes.Offset(fine) % 16, 0);
 }
 
-TEST(Sizes, KnowWhetherAUniformProgramFits) {
+TEST(Sizes, TellWhetherAUniformProgramFits) {
   EXPECT_TRUE(Sizes(64, 4, 4, 1, true).fits());
   EXPECT_TRUE(Sizes(8, 4, 4, 2, true).fits());
   EXPECT_FALSE(Sizes(65, 4, 4, 1, true).fits());

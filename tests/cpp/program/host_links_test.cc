@@ -213,7 +213,7 @@ TEST(HostLinks, CarryManyOperationsThroughMemoryAndMessages) {
   }
 }
 
-TEST(HostLinks, KeepWhatPilesUpWithABusyReceiverWithinAWindow) {
+TEST(HostLinks, LimitTheMessagesToABusyReceiver) {
   for (const int slots : {1, 2, 3, 8}) {
     for (uint64_t seed = 1; seed <= 5; ++seed) {
       Hosts hosts({0, 1, 2}, seed);

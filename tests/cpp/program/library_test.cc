@@ -45,7 +45,7 @@ StatusOr<std::shared_ptr<const Library>> DecodeWords(const std::vector<int64_t>&
   return DecodeLibrary(std::as_bytes(std::span(words)));
 }
 
-TEST(Library, DecodesWhatWasPacked) {
+TEST(Library, DecodesAPackedLibrary) {
   const auto library = DecodeWords(PackedLibrary());
   ASSERT_TRUE(library.ok()) << library.status().message();
   ASSERT_EQ((*library)->programs.size(), 1u);
@@ -62,13 +62,13 @@ TEST(Library, DecodesWhatWasPacked) {
   EXPECT_EQ(one.wirings.ranks[0].out[0].peer, 1);
 }
 
-TEST(Library, OfNothingIsNone) {
+TEST(Library, OfNoProgramsIsNone) {
   const auto library = DecodeLibrary({});
   ASSERT_TRUE(library.ok());
   EXPECT_EQ(*library, nullptr);
 }
 
-TEST(Library, OtherContentsHaveAnotherSummary) {
+TEST(Library, DifferentContentsHaveDifferentSummaries) {
   std::vector<int64_t> words = PackedLibrary();
   const std::string first = (*DecodeWords(words))->Summary();
   EXPECT_EQ((*DecodeWords(words))->Summary(), first);
@@ -77,20 +77,20 @@ TEST(Library, OtherContentsHaveAnotherSummary) {
   EXPECT_NE((*DecodeWords(words))->Summary(), first);
 }
 
-TEST(Library, RefusesBuffersThatTheOperationHasNot) {
+TEST(Library, RefusesBuffersThatTheOperationLacks) {
   const auto library = DecodeWords(PackedLibrary(wire::Op::kAlltoall));
   ASSERT_FALSE(library.ok());
   EXPECT_NE(library.status().message().find("'swap' has other buffers on rank 0 than alltoall has"), std::string::npos)
       << library.status().message();
 }
 
-TEST(Library, RefusesSumsOfAnOperationThatHasNone) {
+TEST(Library, RefusesSumsInAnOperationWithoutReduction) {
   const auto library = DecodeWords(PackedLibrary(wire::Op::kBroadcast));
   ASSERT_FALSE(library.ok());
   EXPECT_NE(library.status().message().find("'swap'"), std::string::npos) << library.status().message();
 }
 
-TEST(Library, RefusesEveryOtherLengthAndSurvivesWordsOfAllKinds) {
+TEST(Library, RefusesEveryOtherLengthAndSurvivesRandomWords) {
   const std::vector<int64_t> good = PackedLibrary();
   for (size_t length = 1; length < good.size(); ++length) {
     EXPECT_FALSE(DecodeWords({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length)}).ok()) << length;

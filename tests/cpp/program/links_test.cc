@@ -34,13 +34,13 @@ TEST(ShmLinks, MixProtocolsInOneArea) {
   }
 }
 
-TEST(ShmLinks, BeginWithTheFlagsAgainWhenThereAreNoMore) {
+TEST(ShmLinks, ReuseTheFlagsWhenTheyAreUsedUp) {
   Host host(2, 40);
   const Program program = Ring(2, 1);
   RunOperations(host.all(), program, {Protocol::kLL, 2, 16, 40}, 50, 5);
 }
 
-TEST(ShmLinks, WakeWhoeverMayWait) {
+TEST(ShmLinks, WakeEveryWaitingRank) {
   Host host(3);
   const Program program = Ring(3, 1);
   const Wirings wirings = WireUp(program);
@@ -63,7 +63,7 @@ TEST(ShmLinks, WakeWhoeverMayWait) {
   EXPECT_EQ(host.rung(), (std::vector<int>{0, 1}));
 }
 
-TEST(ShmLinks, HaveRoomForNoMoreThanThereIs) {
+TEST(ShmLinks, StayWithinTheirMemory) {
   Host host(2);
   Wirings three, many;
   three.most_ends = 3;

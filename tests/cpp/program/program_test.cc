@@ -36,7 +36,7 @@ StatusOr<Program> Decode(const Words& words, size_t bytes) {
 
 StatusOr<Program> Decode(const Words& words) { return Decode(words, words.size() * sizeof(int64_t)); }
 
-TEST(Program, DecodesWhatWasPacked) {
+TEST(Program, DecodesAPackedProgram) {
   const StatusOr<Program> program = Decode(Exchange());
   ASSERT_TRUE(program.ok()) << program.status().message();
   EXPECT_EQ(program->ranks, 2);
@@ -55,7 +55,7 @@ TEST(Program, DecodesWhatWasPacked) {
   EXPECT_EQ(second.waits[add.first_wait].strand, 0);
 }
 
-TEST(Program, KnowsWhatEachOperationDoes) {
+TEST(Program, HasThePropertiesOfEachOperation) {
   std::string found;
   for (int op = 0; op < kNumStepOps; ++op) {
     const auto step = static_cast<StepOp>(op);
@@ -123,7 +123,7 @@ TEST(Program, RefusesEveryOtherLength) {
   EXPECT_NE(Decode(more).status().message().find("more behind its end"), std::string::npos);
 }
 
-TEST(Program, SurvivesWordsOfAllKinds) {
+TEST(Program, SurvivesRandomWords) {
   std::mt19937_64 random(7);
   const int64_t values[] = {-1, 0, 1, 2, 7, 1 << 16, int64_t{1} << 24, INT64_MAX, INT64_MIN};
   for (int turn = 0; turn < 20000; ++turn) {

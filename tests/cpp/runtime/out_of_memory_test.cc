@@ -79,7 +79,7 @@ class OutOfMemory : public ::testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(OutOfMemory, EndsInAnErrorOnEveryRankWhereverItHappens) {
+TEST_P(OutOfMemory, AtAnyAllocationIsAnErrorOnEveryRank) {
   if (!CountsAllocations()) GTEST_SKIP() << "this build has an allocator of its own";
   int met = 0;
   for (const int64_t failures : {int64_t{1}, int64_t{1} << 40}) {
@@ -96,7 +96,7 @@ TEST_P(OutOfMemory, EndsInAnErrorOnEveryRankWhereverItHappens) {
       met += without > 0 ? 1 : 0;
     }
   }
-  EXPECT_GT(met, 20) << "memory was asked for in fewer places than this test thinks";
+  EXPECT_GT(met, 20) << "there are fewer allocations than this test expects";
 }
 
 INSTANTIATE_TEST_SUITE_P(WaiterDrives, OutOfMemory, ::testing::Values("1", "0"));

@@ -47,7 +47,7 @@ void RunJob(const std::string& job, int size, const std::function<void(int, Runt
 }
 
 // Rank 0 does not learn of set 7. Set 5 comes second, with a lower number, and has the ranks of the global set.
-TEST(RuntimeSets, AreMadeByTheirMembersAlone) {
+TEST(RuntimeSets, DeclaredSetsNeedTheirMembersOnly) {
   RunJob("members-alone", 3, [](int rank, Runtime& runtime) {
     const auto make = [&](uint32_t number, std::vector<int> ranks) {
       ASSERT_TRUE(runtime.DeclareSet(number, std::move(ranks)).ok());
@@ -71,7 +71,7 @@ TEST(RuntimeSets, AreMadeByTheirMembersAlone) {
   });
 }
 
-TEST(RuntimeSets, ComeAndGoWhileAnotherThreadReduces) {
+TEST(RuntimeSets, AreAddedAndRemovedWhileAnotherThreadReduces) {
   const std::vector<std::vector<int>> wanted = {{0, 1}, {1, 2}, {2}, {0, 2}};
   RunJob("come-and-go", 3, [&](int rank, Runtime& runtime) {
     std::atomic<bool> over{false};
@@ -114,7 +114,7 @@ TEST(RuntimeSets, ComeAndGoWhileAnotherThreadReduces) {
   });
 }
 
-TEST(RuntimeSets, ThatRanksDisagreeAboutAreNotMade) {
+TEST(RuntimeSets, DifferentProposalsAddNoSet) {
   RunJob("disagree", 3, [](int rank, Runtime& runtime) {
     uint32_t number = 0;
     const Status refused = AddSet(runtime, rank == 1 ? std::vector<int>{1, 2} : std::vector<int>{0, 1}, &number);
@@ -142,7 +142,7 @@ TEST(RuntimeSets, ThatRanksDisagreeAboutAreNotMade) {
   });
 }
 
-TEST(RuntimeSets, WhatIsPendingInOneThatIsRemovedOrDroppedFails) {
+TEST(RuntimeSets, RemovingOrDroppingASetFailsItsPendingOperations) {
   RunJob("pending", 3, [](int rank, Runtime& runtime) {
     for (const bool drop : {false, true}) {
       uint32_t number = 0;
@@ -188,7 +188,7 @@ TEST(RuntimeSets, ARankThatDropsASetEndsItForTheOthers) {
   });
 }
 
-TEST(RuntimeSets, MessagesInOneThatIsRemovedEnd) {
+TEST(RuntimeSets, RemovingASetFailsItsPendingMessages) {
   RunJob("messages", 3, [](int rank, Runtime& runtime) {
     uint32_t number = 0;
     ASSERT_TRUE(AddSet(runtime, {0, 1}, &number).ok());
@@ -211,7 +211,7 @@ TEST(RuntimeSets, MessagesInOneThatIsRemovedEnd) {
   });
 }
 
-TEST(RuntimeSets, AMeetingEndsWhenTheCallerHasHadEnough) {
+TEST(RuntimeSets, MeetSetCanBeInterrupted) {
   RunJob("enough", 3, [](int rank, Runtime& runtime) {
     uint32_t number = runtime.NextSet();
     int64_t handle = -1;
@@ -228,7 +228,7 @@ TEST(RuntimeSets, AMeetingEndsWhenTheCallerHasHadEnough) {
   });
 }
 
-TEST(RuntimeSets, AnInterruptedRemovalIsMadeUpForByTheNextChange) {
+TEST(RuntimeSets, TheNextChangeCompletesAnInterruptedRemoval) {
   RunJob("interrupted", 3, [](int rank, Runtime& runtime) {
     float sum = 0;
     uint32_t number = 0;

@@ -33,7 +33,7 @@ TEST_P(RuntimeTest, SumsStepAfterStepAndHitsTheCache) {
   });
 }
 
-TEST_P(RuntimeTest, ManyTensorsInAnyOrderAllArrive) {
+TEST_P(RuntimeTest, ManyTensorsSubmittedInAnyOrderComplete) {
   const int size = GetParam();
   RunRanks(size, {{"cycle_time", "0.2"}}, [size](int rank, Runtime& runtime) {
     constexpr int kTensors = 40;
@@ -64,7 +64,7 @@ TEST_P(RuntimeTest, ManyTensorsInAnyOrderAllArrive) {
   });
 }
 
-TEST(RuntimeWithSets, CrossedSetsInOppositeOrdersAllArrive) {
+TEST(RuntimeWithSets, CrossedSetsInOppositeOrdersComplete) {
   const std::vector<std::vector<int>> sets = {{0, 1, 2}, {1, 2, 3}, {0, 3}};
   RunRanks(
       4, {},
@@ -147,9 +147,9 @@ TEST(RuntimePairs, ARankThatLeftALostJobIsNotBlamed) {
   EXPECT_EQ(Finish(**runtime, recv).code(), StatusCode::kShutDown);
 }
 
-TEST_P(RuntimeTest, LeavingFailsWhatIsPendingElsewhere) {
+TEST_P(RuntimeTest, ARankThatLeavesFailsPendingOperationsOfOtherRanks) {
   const int size = GetParam();
-  if (size == 1) GTEST_SKIP() << "nobody else is there";
+  if (size == 1) GTEST_SKIP() << "the test needs two ranks";
   RunRanks(size, {}, [](int rank, Runtime& runtime) {
     if (rank == 0) return;  // leaves at once
     std::vector<float> tensor(10, 1.0f);
@@ -163,7 +163,7 @@ TEST_P(RuntimeTest, LeavingFailsWhatIsPendingElsewhere) {
 
 TEST_P(RuntimeTest, AMismatchFailsOnAllRanksAndTheJobGoesOn) {
   const int size = GetParam();
-  if (size == 1) GTEST_SKIP() << "nobody can disagree";
+  if (size == 1) GTEST_SKIP() << "the test needs two ranks";
   RunRanks(size, {}, [size](int rank, Runtime& runtime) {
     std::vector<float> odd(rank == size - 1 ? 7 : 6, 1.0f);
     Operation* operation = Allreduce(runtime, "odd", &odd);
@@ -205,7 +205,7 @@ TEST_P(RuntimeTest, AGroupToReduceMayHaveSeveralElementTypes) {
   });
 }
 
-TEST_P(RuntimeTest, WhoWaitsGivesUpWhenTheHandleIsConsumed) {
+TEST_P(RuntimeTest, AWaitEndsWhenAnotherThreadConsumesTheHandle) {
   RunRanks(GetParam(), {}, [](int rank, Runtime& runtime) {
     std::vector<float> tensor(10, 1.0f);
     Operation* operation = Allreduce(runtime, "shared", &tensor);
@@ -220,7 +220,7 @@ TEST_P(RuntimeTest, WhoWaitsGivesUpWhenTheHandleIsConsumed) {
   });
 }
 
-TEST(Runtime, StopFailsWhatAnotherThreadWaitsFor) {
+TEST(Runtime, StopFailsTheOperationThatAnotherThreadWaitsFor) {
   const auto knobs = Knobs::Parse({}, {{"shutdown_timeout", "0.1"}});
   ASSERT_TRUE(knobs.ok()) << knobs.status().ToString();
   const auto arena = net::Arena::CreateOnHeap(LayoutFor(*knobs, 2));  // rank 1 never comes

@@ -63,7 +63,7 @@ class CheckersTest : public ::testing::Test {
 TEST_F(CheckersTest, PassAGoodHistory) { EXPECT_EQ(Found(), ""); }
 
 // "a" is inline, with 4 numbers of each rank; the group runs after it, in one piece.
-class RidesCheckersTest : public CheckersTest {
+class InlineCheckersTest : public CheckersTest {
  protected:
   static std::vector<std::byte> Numbers(float first) {
     const std::vector<float> numbers = {first, first + 1, first + 2, first + 3};
@@ -71,7 +71,7 @@ class RidesCheckersTest : public CheckersTest {
     return {bytes.begin(), bytes.end()};
   }
 
-  RidesCheckersTest() {
+  InlineCheckersTest() {
     std::vector<uint64_t> all(6);
     for (int rank = 0; rank < 3; ++rank) {
       Rank(rank).submitted[0].data = Numbers(10.0f * static_cast<float>(rank));
@@ -89,29 +89,29 @@ class RidesCheckersTest : public CheckersTest {
   }
 };
 
-TEST_F(RidesCheckersTest, PassAGoodHistory) { EXPECT_EQ(Found(), ""); }
+TEST_F(InlineCheckersTest, PassAGoodHistory) { EXPECT_EQ(Found(), ""); }
 
-TEST_F(RidesCheckersTest, FindAResultThatIsWrong) {
+TEST_F(InlineCheckersTest, FindAWrongResult) {
   Rank(1).planned[0].result = Numbers(1);
-  ExpectFound(CheckInline, "rank 1 step 21: plan number 0, \"a\", rode on its round and was reduced to something else");
+  ExpectFound(CheckInline, "rank 1 step 21: plan number 0, \"a\", was inline in its round and was reduced to something else");
 }
 
-TEST_F(RidesCheckersTest, FindDataThatARankHadNotSubmitted) {
+TEST_F(InlineCheckersTest, FindDataThatARankHadNotSubmitted) {
   Rank(2).submitted[0].data = Numbers(21);
   ExpectFound(CheckInline, "had other data of rank 2 than that had submitted");
 }
 
-TEST_F(RidesCheckersTest, FindRanksThatReadOtherData) {
+TEST_F(InlineCheckersTest, FindRanksThatReadDifferentData) {
   ++Rank(2).planned[0].plan.contributions[5];
-  ExpectFound(CheckOrder, "what rode on the round");
+  ExpectFound(CheckOrder, "the inline data of the round");
 }
 
-TEST_F(RidesCheckersTest, FindARideWithoutARankThatHasJoined) {
+TEST_F(InlineCheckersTest, FindAnInlineAllreduceWhileARankHasJoined) {
   Rank(0).planned[0].plan.joined = {2};
   ExpectFound(CheckInline, "joined");
 }
 
-TEST_F(RidesCheckersTest, AllowThatARankDiedBeforeItLearnedOfIt) {
+TEST_F(InlineCheckersTest, AllowARankThatDiedBeforeTheResult) {
   Rank(2).planned.clear();
   Rank(2).ended.clear();
   Rank(2).killed = true;
@@ -120,7 +120,7 @@ TEST_F(RidesCheckersTest, AllowThatARankDiedBeforeItLearnedOfIt) {
   ExpectFound(CheckInline, "had other data of rank 2");
 }
 
-TEST_F(CheckersTest, FindACacheThatDiffers) {
+TEST_F(CheckersTest, FindADifferentCache) {
   Rank(2).rounds[1].cache_hash = 223;
   ExpectFound(CheckCaches, "rank 2 step 22: in round 2");
 }
@@ -166,12 +166,12 @@ TEST_F(CheckersTest, ExcuseAKilledRankFromEnding) {
   EXPECT_TRUE(CheckEnds(history_).ok());
 }
 
-TEST_F(CheckersTest, FindAGroupOfWhichAPartIsMissing) {
+TEST_F(CheckersTest, FindAGroupWithAMissingPart) {
   for (int rank = 0; rank < 3; ++rank) Rank(rank).planned.pop_back();
   ExpectFound(CheckGroups, "ran in part only");
 }
 
-TEST_F(CheckersTest, FindAGroupThatIsTornApart) {
+TEST_F(CheckersTest, FindAGroupWithOtherOperationsBetweenItsPieces) {
   for (int rank = 0; rank < 3; ++rank) {
     auto& planned = Rank(rank).planned;
     planned.insert(planned.begin() + 1, PlanRecord{planned[0].step, control::Plan{.sequence = 1}, {}});
@@ -208,7 +208,7 @@ TEST_F(CheckersTest, FindFailuresWithoutAReason) {
   }
 }
 
-TEST_F(CheckersTest, FindAStallOfWhatAllHadSubmitted) {
+TEST_F(CheckersTest, FindAStallOfAnOperationThatAllHadSubmitted) {
   for (int rank = 0; rank < 3; ++rank) {
     Rank(rank).ended[0].status = {StatusCode::kStall, "stalled"};
     Rank(rank).ended[0].time_ns = 900'000'000;
@@ -220,7 +220,7 @@ TEST_F(CheckersTest, FindAStallOfWhatAllHadSubmitted) {
   EXPECT_TRUE(CheckFailures(history_).ok());
 }
 
-TEST_F(CheckersTest, AcceptAMismatchThatIsOne) {
+TEST_F(CheckersTest, AcceptARealMismatch) {
   Rank(0).ended[0].status = {StatusCode::kMismatch, "shape"};
   Rank(1).submitted[0].signature = Sign("a", 1, 9);
   EXPECT_TRUE(CheckFailures(history_).ok());
@@ -231,7 +231,7 @@ TEST_F(CheckersTest, FindAnAgreementThatSpins) {
   ExpectFound(CheckSleep, "rank 1");
 }
 
-TEST_F(CheckersTest, ReportWhatStoppedTheRun) {
+TEST_F(CheckersTest, ReportTheReasonOfAStoppedRun) {
   history_.run = {StatusCode::kInternal, "rank 1 waits"};
   EXPECT_EQ(Found(), "seed 77: rank 1 waits");
 }

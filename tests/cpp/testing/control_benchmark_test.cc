@@ -15,7 +15,7 @@ ControlCost Cost(const std::string& strategy, int ranks, bool cache, int tensors
   return cost.ok() ? *cost : ControlCost{};
 }
 
-TEST(ControlBenchmark, EveryStrategyGetsThroughItsSteps) {
+TEST(ControlBenchmark, EveryStrategyCompletesItsSteps) {
   for (const std::string strategy : {"bits", "leaders", "coordinator", "tree", "bits by messages"}) {
     for (const int ranks : {2, 3, 8, 13, 32}) {
       for (const bool cache : {true, false}) {
@@ -28,7 +28,7 @@ TEST(ControlBenchmark, EveryStrategyGetsThroughItsSteps) {
   }
 }
 
-TEST(ControlBenchmark, RefusesWhatItCannotMeasure) {
+TEST(ControlBenchmark, RefusesInvalidOptions) {
   EXPECT_EQ(Measure({.ranks = 1}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Measure({.strategy = "nonsense"}).status().code(), StatusCode::kInvalidArgument);
 }
@@ -41,7 +41,7 @@ TEST(ControlBenchmark, CountsTheMessagesThatEachDesignSends) {
   EXPECT_EQ(Cost("bits by messages", 16, true).messages, 16 * 4);
 }
 
-TEST(ControlBenchmark, WithTheCacheBytesDoNotDependOnNames) {
+TEST(ControlBenchmark, WithTheCacheTheNumberOfBytesDoesNotDependOnNames) {
   const double cached = Cost("coordinator", 8, true).bytes, uncached = Cost("coordinator", 8, false).bytes;
   EXPECT_LT(cached * 10, uncached);
 }

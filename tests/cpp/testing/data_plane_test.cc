@@ -63,7 +63,7 @@ TEST(DataPlane, CrossedSetsEndWithALaneForEachSet) {
   EXPECT_TRUE(data_plane.FindCircle().ok());
 }
 
-TEST(DataPlane, NamesTheCircleThatOneLanePerRankMakes) {
+TEST(DataPlane, NamesTheDeadlockOfOneLanePerRank) {
   const Scenario scenario = CrossedSets(true);
   DataPlane data_plane(scenario);
   EnqueueCrossed(&data_plane);
@@ -75,7 +75,7 @@ TEST(DataPlane, NamesTheCircleThatOneLanePerRankMakes) {
       << circle;
 }
 
-TEST(DataPlane, GivesBackWhatALostMemberHadNotRun) {
+TEST(DataPlane, ReturnsThePlansThatALostMemberHasNotRun) {
   Scenario scenario;
   DataPlane data_plane(scenario);
   std::vector<DataPlane::Done> done;

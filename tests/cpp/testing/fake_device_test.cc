@@ -20,7 +20,7 @@ void WaitFor(Event* event) {
   while (!event->Ready()) std::this_thread::yield();
 }
 
-TEST(FakeStreamTest, RunsWorkInOrderAndTellsByAnEvent) {
+TEST(FakeStreamTest, RunsWorkInOrderAndCompletesEvents) {
   auto device = std::make_shared<FakeDevice>();
   FakeStream stream(device);
   std::vector<int> order;
@@ -40,7 +40,7 @@ TEST(FakeStreamTest, DoesNotWaitForOtherStreams) {
   EXPECT_FALSE(never->Ready());
 }
 
-TEST(FakeStreamTest, DropsWhatHasNotBegunWhenItIsDestroyed) {
+TEST(FakeStreamTest, DropsWorkThatHasNotBegunWhenDestroyed) {
   auto device = std::make_shared<FakeDevice>();
   std::atomic<int> ran{0};
   {
@@ -121,7 +121,7 @@ TEST(FakeDeviceBackendTest, MayBeDestroyedWithWorkUnderWay) {
   operation.reset();
 }
 
-TEST(FakeDeviceBackendTest, IsBrokenAfterItFoundNoMemory) {
+TEST(FakeDeviceBackendTest, IsBrokenAfterAFailedAllocation) {
   testing::Ranks ranks(1);
   Backend& backend = ranks.backend(0, "fakedevice");
   std::byte never_touched[4];

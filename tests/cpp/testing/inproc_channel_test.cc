@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::vector<uint64_t>;
 
-TEST(InprocChannel, AndsTheSnapshotsOfOneRoundOnceAllArePublished) {
+TEST(InprocChannel, AndsTheSnapshotsOfARoundWhenAllArePublished) {
   InprocNetwork network({.size = 3});
   network.channel(0).Publish(0, Words{0b1110, 7}, {});
   network.channel(1).Publish(0, Words{0b0110, 3}, {});
@@ -38,7 +38,7 @@ TEST(InprocChannel, KeepsARoundReadableUntilTheNextButOneIsPublished) {
   EXPECT_FALSE(network.channel(0).AndSnapshots(5, &result));
 }
 
-TEST(InprocChannel, TakesAnUnsetHintAsAllOnesInItsFirstWordAndZeroBeyondTheEnd) {
+TEST(InprocChannel, AnUnsetHintIsAllOnesInTheFirstWordAndZeroBeyondTheEnd) {
   InprocNetwork network({.size = 2});
   Words result;
   network.channel(0).AndHints(&result);
@@ -69,7 +69,7 @@ TEST(InprocChannel, DeliversFramesOfAPairInOrderAndOnlyAfterProgress) {
   EXPECT_EQ(received, 50);
 }
 
-TEST(InprocChannel, RingsOnlyWhenAskedToWhereWordsAreShared) {
+TEST(InprocChannel, RingsOnlyOnRequestIfWordsAreShared) {
   InprocNetwork network({.size = 2, .seed = 1, .max_delay_ns = 1000, .delay_words = false});
   network.channel(0).Publish(0, Words{1}, {});
   EXPECT_TRUE(network.channel(1).HasPublished(0, 0));
@@ -109,7 +109,7 @@ TEST(InprocChannel, ARingNeverOvertakesTheWordsOfItsSender) {
   }
 }
 
-TEST(InprocChannel, DropsWhatADeadRankHadUnderWay) {
+TEST(InprocChannel, DropsFramesOfADeadRank) {
   InprocNetwork network({.size = 2, .seed = 3, .max_delay_ns = 1000});
   network.channel(0).Send(1, "last words");
   network.channel(0).Progress();

@@ -96,14 +96,14 @@ class EveryStrategy : public ::testing::TestWithParam<std::tuple<std::string, bo
   }
 };
 
-TEST_P(EveryStrategy, CompletesWhatAllSubmit) { Run({}, 40, /*clean=*/true); }
+TEST_P(EveryStrategy, CompletesOperationsThatAllRanksSubmit) { Run({}, 40, /*clean=*/true); }
 
 // Progress must not depend on the stall check, which would find forgotten requests.
-TEST_P(EveryStrategy, CompletesWhatAllSubmitWithoutTheStallCheck) {
+TEST_P(EveryStrategy, CompletesWithoutTheStallCheck) {
   Run({.sets = 2}, 40, [](Scenario* scenario) { scenario->controller.stall_check = false; }, /*clean=*/true);
 }
 
-TEST_P(EveryStrategy, CompletesWhatAllSubmitInCrossedProcessSets) { Run({.sets = 4}, 30, /*clean=*/true); }
+TEST_P(EveryStrategy, CompletesInCrossedProcessSets) { Run({.sets = 4}, 30, /*clean=*/true); }
 
 uint64_t Rides(const History& history) {
   uint64_t rides = 0;
@@ -116,7 +116,7 @@ uint64_t Rides(const History& history) {
 }
 
 // Small operations are inline where all ranks read all snapshots. Their results are right for every schedule.
-TEST_P(EveryStrategy, CompletesWhatAllSubmitWhenMuchOfItIsSmall) {
+TEST_P(EveryStrategy, CompletesManySmallOperations) {
   const bool shared = std::get<0>(GetParam()) == "bits" && !std::get<1>(GetParam());
   for (const bool tick : {false, true}) {
     uint64_t rides = 0;
@@ -139,7 +139,7 @@ TEST_P(EveryStrategy, CompletesWhatAllSubmitWhenMuchOfItIsSmall) {
   }
 }
 
-TEST_P(EveryStrategy, EndsEverythingThatIsSmallWithAllFaultsAtOnce) {
+TEST_P(EveryStrategy, EndsAllSmallOperationsWithAllFaultsAtOnce) {
   Options options = kAllFaults;
   options.small = 700;
   Run(options, 100);
@@ -178,21 +178,21 @@ TEST_P(EveryStrategy, CompletesInTickMode) {
   Run({.sets = 2}, 15, [](Scenario* scenario) { scenario->controller.tick = true; }, /*clean=*/true);
 }
 
-TEST_P(EveryStrategy, EndsEverythingWhenRanksWaitCrosswise) { Run({.early_wait = 600}, 40); }
+TEST_P(EveryStrategy, EndsAllOperationsWhenRanksWaitForEachOther) { Run({.early_wait = 600}, 40); }
 
-TEST_P(EveryStrategy, EndsEverythingWhenRanksDisagreeForgetAndRepeat) {
+TEST_P(EveryStrategy, EndsAllOperationsWhenRanksDisagreeForgetAndRepeat) {
   Run({.early_wait = 50, .disagree = 30, .forget = 30, .duplicate = 30}, 40);
 }
 
-TEST_P(EveryStrategy, EndsEverythingWhenARankIsKilled) { Run({.sets = 2, .kill = 1000, .pause = 500}, 40); }
+TEST_P(EveryStrategy, EndsAllOperationsWhenARankIsKilled) { Run({.sets = 2, .kill = 1000, .pause = 500}, 40); }
 
-TEST_P(EveryStrategy, EndsEverythingWhenARankLeavesEarly) { Run({.leave_early = 200}, 40); }
+TEST_P(EveryStrategy, EndsAllOperationsWhenARankLeavesEarly) { Run({.leave_early = 200}, 40); }
 
-TEST_P(EveryStrategy, EndsEverythingWhenARankAborts) { Run({.abort = 1000}, 30); }
+TEST_P(EveryStrategy, EndsAllOperationsWhenARankAborts) { Run({.abort = 1000}, 30); }
 
 TEST_P(EveryStrategy, CompletesWhenRanksRunOutOfDataAndJoin) { Run({.join = 1000}, 40); }
 
-TEST_P(EveryStrategy, EndsEverythingWithAllFaultsAtOnce) { Run(kAllFaults, 60); }
+TEST_P(EveryStrategy, EndsAllOperationsWithAllFaultsAtOnce) { Run(kAllFaults, 60); }
 
 TEST_P(EveryStrategy, CrossedPairsNeverWaitInACircle) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
@@ -235,7 +235,7 @@ TEST_P(EveryStrategy, AnIdleJobMakesNoRounds) {
   EXPECT_LE(history.steps, 1000u);
 }
 
-TEST_P(EveryStrategy, WhatOnlyTheOthersCanSubmitFailsAtOnceWhenAllWait) {
+TEST_P(EveryStrategy, OperationsThatCanNeverCompleteFailAtOnceWhenAllWait) {
   Scenario scenario;
   scenario.ranks = 2;
   scenario.programs = {{Submit("a"), kWaitForAll, Submit("b"), kWaitForAll},
@@ -268,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(Simulation, EveryStrategy,
 
 // A rank has contributed to a round that no other rank has a reason to join. Then it gets a request that needs the
 // coordinator.
-TEST(Regression, AFlushDuringAnOpenRoundIsHeard) {
+TEST(Regression, AFlushDuringAnOpenRoundStartsAnotherRound) {
   Scenario scenario = RandomScenario({.seed = 5610,
                                       .ranks = 5,
                                       .sets = 4,
@@ -349,7 +349,7 @@ TEST(SeededBug, AResultThatOneRankReadsDifferentlyIsCaught) {
       &text));
 }
 
-TEST(SeededBug, AnAgreementThatMissesWhatOneRankPublishedIsCaught) {
+TEST(SeededBug, AnAgreementThatMissesTheBitsOfOneRankIsCaught) {
   std::string text;
   EXPECT_TRUE(Caught(
       [](Scenario* scenario) {
@@ -364,7 +364,7 @@ TEST(SeededBug, AnAgreementThatMissesWhatOneRankPublishedIsCaught) {
   EXPECT_NE(text.find("nothing will wake it"), std::string::npos) << text;
 }
 
-TEST(SeededBug, OneLaneForAllProcessSetsIsCaughtAsACircle) {
+TEST(SeededBug, OneLaneForAllProcessSetsIsCaughtAsADeadlock) {
   std::string text;
   EXPECT_TRUE(Caught([](Scenario* scenario) { scenario->sabotage.one_lane_per_rank = true; }, &text,
                      {.ranks = 4, .sets = 4, .steps = 8}));
@@ -380,7 +380,7 @@ TEST(SeededBug, APayloadThatOneRankReadsDifferentlyIsCaught) {
         };
       },
       &text, {.small = 700}));
-  EXPECT_NE(text.find("what rode on the round"), std::string::npos) << text;
+  EXPECT_NE(text.find("the inline data of the round"), std::string::npos) << text;
 }
 
 TEST(SeededBug, APayloadThatAllRanksReadWronglyIsCaught) {
@@ -395,7 +395,7 @@ TEST(SeededBug, APayloadThatAllRanksReadWronglyIsCaught) {
   EXPECT_NE(text.find("had other data of rank 2"), std::string::npos) << text;
 }
 
-TEST(SeededBug, ALimitOfItsOwnForWhatRidesIsCaught) {
+TEST(SeededBug, ADifferentInlineLimitOnOneRankIsCaught) {
   std::string text;
   EXPECT_TRUE(Caught(
       [](Scenario* scenario) {
@@ -406,7 +406,7 @@ TEST(SeededBug, ALimitOfItsOwnForWhatRidesIsCaught) {
       &text, {.small = 700}));
 }
 
-TEST(SeededBug, AFusionThresholdOfItsOwnIsCaught) {
+TEST(SeededBug, ADifferentFusionThresholdOnOneRankIsCaught) {
   std::string text;
   EXPECT_TRUE(Caught(
       [](Scenario* scenario) {

@@ -1,4 +1,4 @@
-"""Shared code of the workers, which report in JSON lines what happens to them."""
+"""Shared code of the workers, which print their reports as lines of JSON."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ import horocache as hc
 SCRATCH = Path(os.environ["HC_TEST_SCRATCH"])
 
 
-def say(what, **facts):
+def report(what, **facts):
     """Print one line for the test to read."""
     # json escapes line feeds and lone surrogates, so that a report is one line of ASCII.
     sys.stdout.write(json.dumps({"what": what, **facts}) + "\n")
@@ -22,11 +22,11 @@ def say(what, **facts):
 
 
 def attempt(what, action):
-    """Run ``action``; report its error, or that there was none. Returns the error."""
+    """Run ``action``; report its error, or that there was none. Return the error."""
     try:
         action()
     except Exception as error:
-        say(
+        report(
             what,
             error=type(error).__name__,
             bases=[base.__name__ for base in type(error).__mro__],
@@ -34,7 +34,7 @@ def attempt(what, action):
             at=time.time(),
         )
         return error
-    say(what, error=None, at=time.time())
+    report(what, error=None, at=time.time())
     return None
 
 
@@ -43,7 +43,7 @@ def allreduce_and_check(name, count=1000, value=1.0):
     result = hc.allreduce(np.full(count, value * (hc.rank() + 1), np.float32), op=hc.Sum, name=name)
     expected = value * hc.size() * (hc.size() + 1) / 2
     if not (result == np.float32(expected)).all():
-        say("wrong", name=name, expected=expected, got=result.min().item())
+        report("wrong", name=name, expected=expected, got=result.min().item())
         sys.exit(99)
     return result
 
@@ -59,13 +59,13 @@ def await_file(name, patience_s=30.0):
     limit = time.monotonic() + patience_s
     while not (SCRATCH / name).exists():
         if time.monotonic() > limit:
-            sys.exit(f"nobody made {name}")
+            sys.exit(f"no rank made the file {name}")
         time.sleep(0.005)
     return (SCRATCH / name).read_text()
 
 
 def together(what):
-    """Go on when every rank is here. Uses files: a collective would itself be a wait for other ranks."""
+    """Wait for all ranks, by files: a collective would itself be a wait that the runtime sees."""
     publish(f"{what}.{hc.rank()}")
     for rank in range(hc.size()):
         await_file(f"{what}.{rank}")

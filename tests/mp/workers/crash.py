@@ -1,4 +1,4 @@
-"""Rank 1 raises an error. No rank catches errors, as in most programs."""
+"""Rank 1 raises an error. As in most programs, no rank catches errors."""
 
 import numpy as np
 from common import allreduce_and_check

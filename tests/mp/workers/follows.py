@@ -1,4 +1,4 @@
-"""Rank 0 is stopped, rank 2 dies, and rank 1 ends because it has seen that. Then rank 0 goes on and sees both."""
+"""Rank 0 is stopped, rank 2 dies, and rank 1 ends because of the loss. Then rank 0 continues and sees both losses."""
 
 import contextlib
 import os

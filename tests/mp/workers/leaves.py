@@ -1,7 +1,7 @@
-"""Rank 1 ends while operations are in flight that no thread waits for, and rank 0 then does its part of them.
+"""Rank 1 ends with operations in flight that no thread waits for. Then rank 0 submits these operations.
 
-usage: leaves.py BINDING. Rank 1 has dropped its references to the operations when their data arrive. If their memory
-had been freed, the data would overwrite one of the arrays that are made next.
+usage: leaves.py BINDING. Rank 1 drops its references to the operations before their data arrive. If their memory were
+freed, the data would overwrite one of the arrays that are made next.
 """
 
 import atexit
@@ -9,7 +9,7 @@ import gc
 import sys
 
 import numpy as np
-from common import await_file, publish, say
+from common import await_file, publish, report
 
 import horocache as hc
 
@@ -18,17 +18,17 @@ NAMES = ("late", "later")
 ELEMENTS = 16 << 10
 
 
-def let_the_data_come():
+def receive_after_the_end():
     if rank != 1:
         return
     gc.collect()
     others = [np.full(ELEMENTS, 3, np.float32) for _ in range(100)]
     publish("let-go")
     await_file("done")
-    say("others", untouched=all(bool((other == 3).all()) for other in others))
+    report("others", untouched=all(bool((other == 3).all()) for other in others))
 
 
-atexit.register(let_the_data_come)  # handlers run in reverse order: this one after horocache's, which init registers
+atexit.register(receive_after_the_end)  # handlers run in reverse order: this one runs after horocache's
 
 if BINDING == "torch":
     import horocache.torch as hvd
@@ -44,7 +44,7 @@ elif BINDING == "tensorflow":
 
     from horocache.base.operation_codes import OP_BROADCAST
 
-    SOURCE = tf.Variable(tf.fill([ELEMENTS], 2.0))  # kept, so that the results have memory of their own
+    SOURCE = tf.Variable(tf.fill([ELEMENTS], 2.0))  # stays alive, so that the results have memory of their own
 
     def tensor(value):
         return tf.fill([ELEMENTS], value)
@@ -58,7 +58,7 @@ else:
 
 def start(name):
     """Start an operation and drop the references to it."""
-    if BINDING == "tensorflow":  # its kernels do that if an error comes before the kernel that waits
+    if BINDING == "tensorflow":  # its kernels drop references if an error comes before the kernel that waits
         calls.enqueue_into(
             [SOURCE.read_value()], calls.Call(OP_BROADCAST, f"broadcast.{name}", hvd.global_process_set, root=0)
         )
@@ -74,5 +74,5 @@ if rank == 1:
 else:
     await_file("let-go")
     results = [np.asarray(hvd.broadcast(tensor(1.0), 0, name=name)) for name in NAMES]
-    say("results", right=all(bool((result == 1).all()) for result in results))
+    report("results", right=all(bool((result == 1).all()) for result in results))
     publish("done")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from common import allreduce_and_check, attempt, job, say, together
+from common import allreduce_and_check, attempt, job, report, together
 
 import horocache as hc
 
@@ -28,7 +28,7 @@ def threads_left() -> int:
 
 
 def again(times):
-    """Each turn has other process sets than the turn before; every fifth one also adds and removes a set."""
+    """Start and end the job many times, with varying process sets; every fifth turn also adds and removes a set."""
     sets = ([], [[0, 1]], [[1, 2], [0]], [[0, 2]])
     counts, pages = [], []
     for turn in range(times):
@@ -41,7 +41,7 @@ def again(times):
             assert all(hc.remove_process_set(made) for made in added)
         counts.append([entries("fd"), threads_left()])
         pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
-    say("again", first=counts[4], last=counts[-1], grown_kib=(pages[-1] - pages[19]) * 4)
+    report("again", first=counts[4], last=counts[-1], grown_kib=(pages[-1] - pages[19]) * 4)
 
 
 def knobs():
@@ -56,7 +56,7 @@ def knobs():
 
 
 def descriptors():
-    """The files that this process has open, as the kernel names them, without the one of the listing."""
+    """The files that this process has open, as the kernel names them, except the listing's own descriptor."""
     links = []
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -78,7 +78,7 @@ def in_child(before_init):
         attempt(f"child-{what}", action)
     hc.shutdown()  # has no effect in the child
     kept = [link for link in descriptors() if link not in before_init and "pipe:" not in link]
-    say("child-kept", links=kept, place=[hc.is_initialized(), hc.rank(), hc.size()])
+    report("child-kept", links=kept, rank=[hc.is_initialized(), hc.rank(), hc.size()])
 
 
 def fork():
@@ -91,7 +91,7 @@ def fork():
         child = multiprocessing.get_context("fork").Process(target=in_child, args=(before_init,))
         child.start()
         child.join(20)
-        say("child-exit", code=child.exitcode)
+        report("child-exit", code=child.exitcode)
         child.close()
         assert hc.synchronize(pending)[0] == hc.size()
         for how in (os._exit, lambda _: os.kill(os.getpid(), 9), sys.exit):
@@ -100,11 +100,11 @@ def fork():
             os.waitpid(pid, 0)
         for step in range(1000):
             allreduce_and_check(f"x.{step % 3}")
-        say("parent", files=len(descriptors()) - counts)
+        report("parent", files=len(descriptors()) - counts)
 
 
 def started():
-    """Programs that a rank starts: with its environment, as a job of one, and after the rank's own job."""
+    """A rank starts programs: with its environment, as a job of one rank, and after its own job."""
     program = "import horocache as hc\nhc.init()\nprint(hc.rank(), hc.size())"
 
     def start(**more):
@@ -114,13 +114,13 @@ def started():
 
     with job():
         own = [hc.rank(), hc.size(), os.getpid()]
-        say(
+        report(
             "in-the-job",
             own=own,
             inner=start() if hc.rank() else "",
             alone=start(HOROCACHE_RANK="0", HOROCACHE_SIZE="1"),
         )
-    say("after-it", own=own, inner=start())
+    report("after-it", own=own, inner=start())
 
 
 def idle():
@@ -133,7 +133,7 @@ def idle():
         time.sleep(1.0)
         after = hc.metrics()
         together("counted")  # a rank that leaves starts a round on the others
-        say(
+        report(
             "idle",
             rounds=after["rounds"] - before["rounds"],
             control_bytes=after["control_bytes"] - before["control_bytes"],
@@ -156,7 +156,7 @@ def threads():
                 for step in range(30):
                     allreduce_and_check(f"thread.{number}.{step % 3}", 50)
             except BaseException as error:
-                say("thread-error", number=number, text=repr(error))
+                report("thread-error", number=number, text=repr(error))
                 errors.append(repr(error))
                 hc.abort(repr(error))
 
@@ -165,7 +165,7 @@ def threads():
             thread.start()
         for thread in running:
             thread.join()
-        say("threads", errors=errors)
+        report("threads", errors=errors)
 
 
 {

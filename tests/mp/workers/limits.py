@@ -10,7 +10,7 @@ from common import attempt, await_file, publish
 
 import horocache as hc
 
-what, am_poor = sys.argv[1], os.environ["HOROCACHE_RANK"] == "1"
+what, limited = sys.argv[1], os.environ["HOROCACHE_RANK"] == "1"
 
 
 def leave_memory(spare_bytes):
@@ -21,7 +21,7 @@ def leave_memory(spare_bytes):
 
 def leave_files(spare):
     found = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    taken = {number for number in found if Path(f"/proc/self/fd/{number}").exists()}  # without the one of the listing
+    taken = {number for number in found if Path(f"/proc/self/fd/{number}").exists()}  # not that of the listing
     free = [number for number in range(max(taken) + spare + 2) if number not in taken]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
@@ -33,7 +33,7 @@ def total(name):
 def memory_later():
     rows = np.ones((1 << 20, 8), np.float32)  # 32 MiB here, 64 MiB gathered
     total("warm")
-    if am_poor:
+    if limited:
         leave_memory(48 << 20)
     attempt("allgather", lambda: hc.allgather(rows, name="rows"))
 
@@ -41,14 +41,14 @@ def memory_later():
 def files_later():
     had = resource.getrlimit(resource.RLIMIT_NOFILE)
     total("warm")
-    if am_poor:
+    if limited:
         leave_files(2)
     attempt("add", lambda: hc.add_process_set([0, 1]))
     resource.setrlimit(resource.RLIMIT_NOFILE, had)
     attempt("again", lambda: hc.barrier(process_set=hc.add_process_set([0, 1])))
 
 
-if am_poor:
+if limited:
     from horocache import _core  # noqa: F401  (loaded while there is memory, and there are files)
 
     if what == "memory-at-init":
@@ -65,4 +65,4 @@ if attempt("init", hc.init) is None:
     attempt("after", lambda: total("after"))
     publish(f"after.{hc.rank()}")
 elif what.startswith("threads."):
-    await_file("after.0")  # the others must not depend on the end of this process
+    await_file("after.0")  # the other ranks must not notice the end of this process instead

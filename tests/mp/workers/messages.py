@@ -1,6 +1,7 @@
-"""Ranks send messages in a ring while rank 1 harms itself. usage: messages.py raise|close ELEMENTS
+"""Ranks send messages in a ring while rank 1 damages its process. usage: messages.py raise|close ELEMENTS
 
-raise: it raises an error that is not caught. close: it closes all descriptors, also the daemon's, and opens files.
+raise: rank 1 raises an error that is not caught. close: rank 1 closes all descriptors, including the daemon's, and
+opens files under their numbers.
 """
 
 import os
@@ -8,7 +9,7 @@ import sys
 import time
 
 import numpy as np
-from common import attempt, say
+from common import attempt, report
 
 import horocache as hc
 
@@ -39,4 +40,4 @@ if hc.rank() == 1 and how == "raise":
 attempt("exchange", exchange)
 hc.shutdown()
 if files:
-    say("files", sizes=[os.fstat(file).st_size for file in files])
+    report("files", sizes=[os.fstat(file).st_size for file in files])

@@ -1,7 +1,7 @@
-"""Ranks disagree about an operation in every way. Each such operation fails on all ranks, and the job goes on."""
+"""Ranks disagree about operations. Each of these operations fails on all ranks, and the job goes on."""
 
 import numpy as np
-from common import allreduce_and_check, attempt, await_file, job, publish, say
+from common import allreduce_and_check, attempt, await_file, job, publish, report
 
 import horocache as hc
 
@@ -9,7 +9,7 @@ ODD = 2  # the rank that differs
 
 
 def disagree(what, usual, odd):
-    """One rank calls ``odd``, the others ``usual``; then all check that the job goes on."""
+    """One rank calls ``odd``, the others call ``usual``; then all ranks check that the job goes on."""
     attempt(what, odd if hc.rank() == ODD else usual)
     allreduce_and_check("after." + what)
 
@@ -64,7 +64,7 @@ def main():
     attempt("splits-count", lambda: hc.alltoall(ones(3, 2), splits=[1, 2], name="splits"))
     allreduce_and_check("after.splits")
     duplicate()
-    say("done")
+    report("done")
 
 
 def duplicate():
@@ -74,9 +74,9 @@ def duplicate():
         publish("submitted-twice")
         result = hc.synchronize(first)
     else:
-        await_file("submitted-twice")  # so that the first cannot have completed
+        await_file("submitted-twice")  # so that the first operation cannot have completed
         result = hc.allreduce(ones(3), op=hc.Sum, name="twice")
-    say("first-of-twice", value=float(result[0]))
+    report("first-of-twice", value=float(result[0]))
 
 
 with job():

@@ -1,7 +1,7 @@
 """Names of tensors with any characters."""
 
 import numpy as np
-from common import attempt, job, say
+from common import attempt, job, report
 
 import horocache as hc
 
@@ -29,4 +29,4 @@ with job():
         )
     attempt("too-long", lambda: hc.allreduce(np.ones(3, np.float32), op=hc.Sum, name="x" * 5000))
     result = hc.allreduce(np.ones(3, np.float32), op=hc.Sum, name="plain")
-    say("done", value=float(result[0]))
+    report("done", value=float(result[0]))

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from common import publish, say
+from common import publish, report
 
 import horocache as hc
 
@@ -22,7 +22,7 @@ def check(count: int, name: str) -> None:
     np.testing.assert_array_equal(total, ranks * np.arange(count) + ranks * (ranks - 1) / 2)
 
 
-def held() -> dict[str, int]:
+def resources() -> dict[str, int]:
     """The peak memory of this process in kilobytes, its mappings and its descriptors."""
     own = Path("/proc/self")
     mappings = len((own / "maps").read_text().splitlines())
@@ -39,12 +39,12 @@ if how == "slow":  # one rank is stopped from outside, in the middle
 elif how == "flat":
     for step in range(300):
         check(16, f"small{step % 8}")
-    before = held()
+    before = resources()
     for step in range(int(os.environ["HC_TEST_OPERATIONS"])):
         check(16, f"small{step % 8}")
-    say("memory", **{name: value - before[name] for name, value in held().items()})
+    report("memory", **{name: value - before[name] for name, value in resources().items()})
 else:
     for count in (1, 1000, 100_000):
         check(count, f"of{count}")
-say("programs", ran=hc.metrics()["program_operations"], operations=hc.metrics()["operations"])
+report("programs", ran=hc.metrics()["program_operations"], operations=hc.metrics()["operations"])
 hc.shutdown()

@@ -4,7 +4,7 @@ import os
 import sys
 
 import numpy as np
-from common import allreduce_and_check, await_file, job, publish, say
+from common import allreduce_and_check, await_file, job, publish, report
 
 import horocache as hc
 
@@ -20,4 +20,4 @@ with job():
     allreduce_and_check("large", 1 << 20, value)
     gathered = hc.allgather(np.full((hc.rank() + 1, 2), hc.rank()), name="rows")
     assert gathered.shape == (hc.size() * (hc.size() + 1) // 2, 2)
-    say("done", rank=hc.rank(), size=hc.size(), local_rank=hc.local_rank(), local_size=hc.local_size())
+    report("done", rank=hc.rank(), size=hc.size(), local_rank=hc.local_rank(), local_size=hc.local_size())

@@ -1,4 +1,4 @@
-"""The rank VICTIM ends in the way HOW at the time WHEN; the others report what they see and exit with 3.
+"""The rank VICTIM ends in the way HOW at the time WHEN; the others report their errors and exit with 3.
 
 usage: victim.py VICTIM HOW WHEN
 """
@@ -11,7 +11,7 @@ import sys
 import time
 
 import numpy as np
-from common import allreduce_and_check, attempt, publish, say
+from common import allreduce_and_check, attempt, publish, report
 
 import horocache as hc
 
@@ -48,21 +48,21 @@ def end(how):
 def during(how):
     """Submit more than the others can have finished, then end without a wait."""
     handles = [hc.allreduce_async(np.ones(4 << 20, np.float32), op=hc.Sum, name=f"large.{i}") for i in range(4)]
-    say("submitted", handles=len(handles))
+    report("submitted", handles=len(handles))
     end(how)
 
 
 def main():
     victim, how, when = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    am_victim = int(os.environ["HOROCACHE_RANK"]) == victim
-    if when == "before-init" and am_victim:
+    is_victim = int(os.environ["HOROCACHE_RANK"]) == victim
+    if when == "before-init" and is_victim:
         end(how)
     if attempt("init", hc.init) is not None:
         sys.exit(3)
     if when != "before":
         for step in range(3):
             allreduce_and_check(f"early.{step % 2}")
-    if am_victim:
+    if is_victim:
         during(how) if when == "during" else end(how)
     if when == "during":
         # Operations that complete must be right; the others must fail.
@@ -82,7 +82,7 @@ def main():
 def check_large(index):
     result = hc.allreduce(np.ones(4 << 20, np.float32), op=hc.Sum, name=f"large.{index}")
     if not (result == hc.size()).all():
-        say("wrong", name=f"large.{index}")
+        report("wrong", name=f"large.{index}")
         sys.exit(99)
 
 

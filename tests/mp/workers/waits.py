@@ -7,7 +7,7 @@ import threading
 import time
 
 import numpy as np
-from common import SCRATCH, allreduce_and_check, attempt, await_file, job, publish, say, together
+from common import SCRATCH, allreduce_and_check, attempt, await_file, job, publish, report, together
 
 import horocache as hc
 
@@ -16,8 +16,8 @@ def one():
     return np.ones(3, np.float32)
 
 
-def wait_in_vain(submit):
-    """Submit, and wait when all have submitted, so that no rank's error depends on the order of submission."""
+def wait_for_an_error(submit):
+    """Submit, and wait when all ranks have submitted, so that the errors do not depend on the order of submission."""
     handle = submit()
     together("submitted")
     attempt("wait", lambda: hc.synchronize(handle))
@@ -26,9 +26,9 @@ def wait_in_vain(submit):
 
 
 def certain_deadlock():
-    """Rank 0 waits for an operation that the others never submit, and vice versa: no rank can end the waits."""
+    """Rank 0 waits for an operation that the others never submit, and the others for one that rank 0 never submits."""
     name = "mine" if hc.rank() == 0 else "theirs"
-    wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name=name))
+    wait_for_an_error(lambda: hc.allreduce_async(one(), op=hc.Sum, name=name))
 
 
 def circle_of_two():
@@ -43,7 +43,7 @@ def circle_of_two():
 
 
 def circle_for_a_while():
-    """Each rank waits for its own name, with a time limit; then all submit everything."""
+    """Each rank waits for its own name, with a time limit; then all ranks submit all names."""
     names = [f"turn.{rank}" for rank in range(hc.size())]
     mine = names[hc.rank()]
     handles = {mine: hc.allreduce_async(one(), op=hc.Sum, name=mine)}
@@ -89,22 +89,22 @@ def circle():
     helper = threading.Thread(target=lambda: allreduce_and_check("before"))
     helper.start()
     helper.join()
-    wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name=f"turn.{hc.rank()}"))
+    wait_for_an_error(lambda: hc.allreduce_async(one(), op=hc.Sum, name=f"turn.{hc.rank()}"))
 
 
 def crossed():
-    """All submit everything, then wait in different orders, which always ends."""
+    """All ranks submit all names, then wait in different orders, which always ends."""
     names = [f"crossed.{i}" for i in range(6)]
     order = names[hc.rank() :] + names[: hc.rank()]
     handles = {name: hc.allreduce_async(one() * (names.index(name) + 1), op=hc.Sum, name=name) for name in order}
     for name in reversed(order):
         result = hc.synchronize(handles[name])
         assert result[0] == (names.index(name) + 1) * hc.size(), name
-    say("crossed", ok=True)
+    report("crossed", ok=True)
 
 
 def some_ranks_only():
-    """Rank 0 submits and waits; the others are busy with something else for longer than the limit."""
+    """Rank 0 submits and waits; the other ranks do not submit within the limit."""
     if hc.rank() == 0:
         attempt("wait", lambda: hc.allreduce(one(), op=hc.Sum, name="lonely"))
         publish("failed")
@@ -114,7 +114,7 @@ def some_ranks_only():
 
 
 def absent_in_native_code():
-    """Rank 1 holds the GIL in native code: no Python code runs there."""
+    """Rank 1 holds the GIL in native code, so that it runs no Python code."""
     if hc.rank() == 1:
         keep_the_lock()
     attempt("wait", lambda: hc.allreduce(one(), op=hc.Sum, name="lonely"))
@@ -148,13 +148,13 @@ def late():
 
 
 def bad_splits_on_one_rank():
-    """Rank 1 makes a mistake and goes on to another operation, and the others wait for rank 1 in vain."""
+    """Rank 1 gives invalid splits and goes on to another operation, and the others wait for its alltoall."""
     rows = np.ones((3, 1), np.float32)
     if hc.rank() == 1:
         attempt("mistake", lambda: hc.alltoall_async(rows, splits=[9, 9, 9], name="x"))
-        wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name="other"))
+        wait_for_an_error(lambda: hc.allreduce_async(one(), op=hc.Sum, name="other"))
     else:
-        wait_in_vain(lambda: hc.alltoall_async(rows, splits=[1, 1, 1], name="x"))
+        wait_for_an_error(lambda: hc.alltoall_async(rows, splits=[1, 1, 1], name="x"))
 
 
 def interrupted():

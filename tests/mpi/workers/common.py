@@ -1,4 +1,4 @@
-"""Shared code of the workers: the host that a rank pretends to be on, and calls that must be refused."""
+"""Shared code of the workers: simulated hosts, and calls that must raise an error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def launched_rank() -> int:
 
 
 def pretend_hosts(layout: str) -> None:
-    """``"0011"``: ranks 0 and 1 on one host, 2 and 3 on another. An empty layout keeps the machine's host."""
+    """Simulate hosts. ``"0011"``: ranks 0 and 1 are on one host, 2 and 3 on another. Empty: all are on this host."""
     if layout:
         os.environ["HOROCACHE_HOST_ID"] = f"host {layout[launched_rank()]}"
 
 
-def refused(error: type[Exception], words: str, call: Callable[[], Any]) -> None:
+def expect_error(error: type[Exception], words: str, call: Callable[[], Any]) -> None:
     """Check that ``call`` raises ``error`` with ``words`` in its text."""
     try:
         got = call()

@@ -1,4 +1,4 @@
-"""Reduces until an error; writes it into a file, because a cut connection also cuts off the output."""
+"""Reduces until an error, and writes it into a file: a cut connection also cuts off the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reduces until an error; each rank writes it into a file, and ends when all ranks have written theirs."""
+"""Reduces until an error. Each rank writes its error into a file, and ends when all ranks have written theirs."""
 
 from __future__ import annotations
 

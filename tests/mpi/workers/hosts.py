@@ -1,4 +1,4 @@
-"""Ranks that pretend to be on several hosts: identity, two-level operations, every strategy, against NumPy."""
+"""Ranks on simulated hosts: identity, two-level operations and process sets, against NumPy."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def values(rank: int, count: int, dtype: str) -> np.ndarray:
 
 
 def check_operations(backend: str | None) -> None:
-    everyone = range(hc.size())
+    all_ranks = range(hc.size())
     for count in COUNTS:
         for dtype in ("float32", "int64", "float16"):
             mine = values(hc.rank(), count, dtype)
-            total = sum((values(rank, count, dtype) for rank in everyone), np.zeros(count, dtype))
+            total = sum((values(rank, count, dtype) for rank in all_ranks), np.zeros(count, dtype))
             np.testing.assert_array_equal(hc.allreduce(mine, op=hc.Sum, backend=backend), total)
             np.testing.assert_array_equal(
                 hc.allreduce(mine, op=hc.Max, backend=backend), values(hc.size() - 1, count, dtype)
             )
-            for root in everyone:
+            for root in all_ranks:
                 np.testing.assert_array_equal(hc.broadcast(mine, root, backend=backend), values(root, count, dtype))
         both = hc.grouped_allreduce([values(hc.rank(), count, "float64"), np.ones(3)], backend=backend)
         np.testing.assert_allclose(both[0], np.arange(count) % 5 + (hc.size() - 1) / 2, rtol=1e-12)
-        rows = [(count + 3 * rank) % 40_000 for rank in everyone]
+        rows = [(count + 3 * rank) % 40_000 for rank in all_ranks]
         gathered = hc.allgather(np.full((rows[hc.rank()], 2), hc.rank()), backend=backend)
         np.testing.assert_array_equal(gathered[:, 1], np.repeat(np.arange(hc.size()), rows))
 
 
-def check_sets_that_come_and_go() -> None:
+def check_dynamic_sets() -> None:
     """Add and remove sets, connected over MPI where members are on several hosts, while another thread reduces."""
 
     def reduce() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
     check_identity()
     for backend in sys.argv[2:]:
         check_operations(None if backend == "default" else backend)
-    check_sets_that_come_and_go()
+    check_dynamic_sets()
     print(f"right {hc.rank()} {hc.metrics()['operations']}", flush=True)
 
 

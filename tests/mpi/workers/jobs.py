@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from common import refused
+from common import expect_error
 from mpi4py import MPI
 
 import horocache as hc
@@ -43,7 +43,7 @@ def again() -> None:
 def ranks() -> None:
     chosen = [WORLD.size - 1, 0]
     if WORLD.rank not in chosen:
-        return refused(hc.StartupError, f"rank {WORLD.rank} ", lambda: hc.init(comm=chosen))
+        return expect_error(hc.StartupError, f"rank {WORLD.rank} ", lambda: hc.init(comm=chosen))
     hc.init(comm=chosen, process_sets=[[1]])
     assert hc.rank() == chosen.index(WORLD.rank) and hc.size() == 2
     assert hc.allgather(np.array([WORLD.rank]), backend="mpi").tolist() == chosen
@@ -54,7 +54,7 @@ def disagree() -> None:
     if WORLD.rank == 1:
         mine.reverse()
     words = "rank 1 called init(comm=[3, 2, 1, 0]), rank 0 called init(comm=[0, 1, 2, 3])"
-    refused(hc.InvalidArgumentError, words, lambda: hc.init(comm=mine))
+    expect_error(hc.InvalidArgumentError, words, lambda: hc.init(comm=mine))
 
 
 def sets() -> None:
@@ -71,7 +71,7 @@ def sets() -> None:
 
 
 def parts() -> None:
-    """Each rank passes the part that it belongs to, at two places in the list of sets."""
+    """Each rank passes communicators of its own part of the world, at two places in the list of sets."""
     mine = hc.ProcessSet(WORLD.Split(WORLD.rank % 2, WORLD.rank))
     half = hc.ProcessSet(WORLD.Split(WORLD.rank // 2, WORLD.rank))
     hc.init(comm=WORLD, process_sets=[mine, [0, 3], half])
@@ -82,7 +82,7 @@ def parts() -> None:
         total = hc.allreduce(np.array([float(hc.rank())]), op=hc.Sum, process_set=chosen)
         assert total[0] == sum(chosen.ranks), chosen
     hc.init(process_sets=[mine, [0, 3], hc.ProcessSet(half.mpi_comm)])
-    refused(hc.InvalidArgumentError, "runs already", lambda: hc.init(process_sets=[half, mine]))
+    expect_error(hc.InvalidArgumentError, "runs already", lambda: hc.init(process_sets=[half, mine]))
     later = hc.ProcessSet(WORLD.Split(WORLD.rank in (1, 2), WORLD.rank))
     for again in range(2):
         hc.remove_process_set(hc.process_sets()[3 if again == 0 else 5])
@@ -91,7 +91,7 @@ def parts() -> None:
         assert hc.allreduce(np.array([float(hc.rank())]), op=hc.Sum, process_set=later)[0] == 3
         hc.remove_process_set(hc.process_sets()[6])
     hc.remove_process_set(hc.process_sets()[5])
-    refused(hc.MismatchError, "ranks", lambda: hc.add_process_set([hc.rank()] if hc.rank() else later.mpi_comm))
+    expect_error(hc.MismatchError, "ranks", lambda: hc.add_process_set([hc.rank()] if hc.rank() else later.mpi_comm))
     hc.shutdown()
     some = hc.ProcessSet(WORLD.Split(MPI.UNDEFINED if WORLD.rank == 2 else WORLD.rank % 2, WORLD.rank))
     for _ in range(2):
@@ -100,26 +100,26 @@ def parts() -> None:
         assert some.included() == (WORLD.rank != 2) and some.process_set_id == 1 + WORLD.rank % 2
         hc.shutdown()
     overlapping = [WORLD.rank, (WORLD.rank + 1) % WORLD.size]
-    refused(hc.VersionSkewError, "process set 1: ", lambda: hc.init(process_sets=[overlapping]))
+    expect_error(hc.VersionSkewError, "process set 1: ", lambda: hc.init(process_sets=[overlapping]))
 
 
 def twice() -> None:
     hc.init(comm=WORLD)
     hc.init(comm=WORLD)
-    refused(hc.InvalidArgumentError, "runs already", lambda: hc.init(comm=[0]))
+    expect_error(hc.InvalidArgumentError, "runs already", lambda: hc.init(comm=[0]))
 
 
 def finalized_early() -> None:
     hc.init()
     hc.allreduce(np.ones(3), backend="mpi")
     MPI.Finalize()
-    refused(hc.HorocacheError, "before MPI_Finalize", lambda: hc.allreduce(np.ones(3), backend="mpi"))
+    expect_error(hc.HorocacheError, "before MPI_Finalize", lambda: hc.allreduce(np.ones(3), backend="mpi"))
 
 
 def finalized() -> None:
     MPI.Finalize()
-    refused(hc.UnsupportedError, "finalised", lambda: hc.init(mpi="on"))
-    refused(hc.UnsupportedError, "libmpi", lambda: hc.init(mpi="on"))
+    expect_error(hc.UnsupportedError, "finalised", lambda: hc.init(mpi="on"))
+    expect_error(hc.UnsupportedError, "libmpi", lambda: hc.init(mpi="on"))
 
 
 CASES = {

@@ -1,4 +1,4 @@
-"""The ranks of two hosts leave long before rank 0 does, with many process sets."""
+"""All ranks but rank 0 leave early, in a job on two hosts with many process sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Point to point between ranks of one host and of two: random pairs, sizes and tags, and a ring of large messages."""
+"""Messages within and between hosts: random pairs, sizes and tags, a ring of large messages, and a mismatch."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def payload(source: int, number: int, count: int) -> np.ndarray:
 
 
 def random_pairs(seed: int, messages: int) -> None:
-    agreed = random.Random(seed)
+    shared = random.Random(seed)
     handles, expected = [], []
     for number in range(messages):
-        source, target = agreed.randrange(hc.size()), agreed.randrange(hc.size())
-        count, tag = agreed.choice([0, 1, 100, 5000, 200_000]), agreed.randrange(3)
+        source, target = shared.randrange(hc.size()), shared.randrange(hc.size())
+        count, tag = shared.choice([0, 1, 100, 5000, 200_000]), shared.randrange(3)
         if hc.rank() == source:
             handles.append(hc.isend(payload(source, number, count), target, tag))
         if hc.rank() == target:
             values = np.empty(count, np.int32)
             handles.append(hc.irecv(values, source, tag))
             expected.append((values, payload(source, number, count)))
-    total = hc.allreduce(np.ones(3), op=hc.Sum)  # meanwhile
+    total = hc.allreduce(np.ones(3), op=hc.Sum)  # while the messages are in flight
     assert (total == hc.size()).all()
     random.Random(f"{seed} {hc.rank()}").shuffle(handles)
     for handle in handles:
@@ -46,7 +46,7 @@ def ring(count: int) -> None:
 
 
 def mismatch() -> None:
-    """Both ranks of a large message learn that the receiver expects another size, and the job goes on."""
+    """Both ranks of a large message get an error if the receiver expects another size, and the job goes on."""
     if hc.rank() in (0, hc.size() - 1):
         peer = hc.size() - 1 - hc.rank()
         try:

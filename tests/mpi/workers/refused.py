@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from common import refused
+from common import expect_error
 
 import horocache as hc
 
@@ -20,6 +20,6 @@ except hc.HorocacheError as error:
 else:
     # Members of a new set create communicators while the daemon uses MPI.
     if hc.mpi_enabled() and not hc.mpi_threads_supported():
-        refused(hc.UnsupportedError, "HOROCACHE_MPI_THREADS_DISABLE", lambda: hc.add_process_set([0]))
+        expect_error(hc.UnsupportedError, "HOROCACHE_MPI_THREADS_DISABLE", lambda: hc.add_process_set([0]))
     print(f"started {hc.rank()} of {hc.size()}", flush=True)
     hc.shutdown()

@@ -13,10 +13,10 @@ BACKENDS = ("mpi", "shm")
 
 
 def run_schedule(seed: int) -> None:
-    agreed, own = random.Random(seed), random.Random(f"{seed} {hc.rank()}")
+    shared, own = random.Random(seed), random.Random(f"{seed} {hc.rank()}")
     operations = [
-        (f"{agreed.choice('abcdef')}{i}", agreed.choice(BACKENDS), agreed.choice([1, 3, 700, 5000]))
-        for i in range(agreed.randint(2, 6))
+        (f"{shared.choice('abcdef')}{i}", shared.choice(BACKENDS), shared.choice([1, 3, 700, 5000]))
+        for i in range(shared.randint(2, 6))
     ]
     own.shuffle(operations)
     handles = []
@@ -28,7 +28,7 @@ def run_schedule(seed: int) -> None:
         got = hc.synchronize(handle)
         expected = hc.size() * count + hc.size() * (hc.size() - 1) // 2
         assert got.shape == (count,) and (got == expected).all(), (seed, count, got[0], expected)
-    if agreed.random() < 0.3:  # a blocking operation on each backend
+    if shared.random() < 0.3:  # a blocking operation on each backend
         for backend in BACKENDS:
             total = hc.allreduce(np.array([1.0]), op=hc.Sum, name=f"blocking {backend}", backend=backend)
             assert total[0] == hc.size(), seed

@@ -1,4 +1,4 @@
-"""Ranks of two hosts are stopped, and one dies; each rank writes its outcome into a file."""
+"""A rank of two hosts is stopped or dies; each other rank writes its outcome into a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINK_TIMEOUT_S = 2.0
 PATIENCE_S = 60.0
 
 
-def say(text: str) -> None:
+def write_outcome(text: str) -> None:
     """Write a file that is complete when it appears."""
     partial = FOLDER / f".{hc.rank()}"
     partial.write_text(text)
@@ -40,7 +40,7 @@ def stop_the_lowest_ranks() -> None:
         os.kill(PIDS[hc.rank() - 1], signal.SIGSTOP)
         time.sleep(2 * LINK_TIMEOUT_S)
         os.kill(PIDS[hc.rank() - 1], signal.SIGCONT)
-    total = hc.allreduce(np.ones(10), op=hc.Sum, name="while they stand still")
+    total = hc.allreduce(np.ones(10), op=hc.Sum, name="while ranks are stopped")
     assert total[0] == hc.size(), total
 
 
@@ -61,15 +61,14 @@ hc.init(
 PIDS = hc.allgather_object(os.getpid())
 if CASE == "goes on":
     stop_the_lowest_ranks()
-    say("right")
+    write_outcome("right")
     hc.shutdown()
     sys.exit(0)
 for _ in range(3):
     hc.allreduce(np.ones(10), op=hc.Sum, name="step")
 if hc.rank() == VICTIM:
     os.kill(os.getpid(), signal.SIGKILL if CASE == "dies" else signal.SIGSTOP)
-seen = work_until_an_error()
-say(seen)
+write_outcome(work_until_an_error())
 wait_for(hc.size() - 1)
 if hc.rank() == (VICTIM + 1) % hc.size() and CASE == "stays":
     os.kill(PIDS[VICTIM], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Names by the order of calls: equal on all ranks, steady in loops, and never twice in flight."""
+"""Names by the order of calls: equal on all ranks, constant in loops, and never twice in flight."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_name_does_not_come_again_while_its_operation_may_be_in_flight(program):
+def test_a_name_is_not_reused_while_its_operation_may_be_in_flight(program):
     last = {}
     for number, name in enumerate(names(PROGRAMS[program])):
         assert number - last.get(name, -_APART) >= _APART, (name, number)
@@ -36,24 +36,24 @@ def test_a_name_does_not_come_again_while_its_operation_may_be_in_flight(program
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_in_a_loop_nearly_every_name_gets_the_call_that_it_had_before(program):
+def test_in_a_loop_nearly_every_name_gets_the_same_call_again(program):
     calls = PROGRAMS[program]
-    had, same = {}, []
+    last, same = {}, []
     for call, name in zip(calls, names(calls), strict=True):
-        same.append(had.get(name) == call)
-        had[name] = call
+        same.append(last.get(name) == call)
+        last[name] = call
     later = same[len(same) // 2 :]
     assert later.count(False) <= 0.02 * len(later)
-    assert len(had) < 700
+    assert len(last) < 700
 
 
-def test_ranks_that_differ_in_one_call_meet_in_it():
+def test_ranks_that_differ_in_one_call_give_it_the_same_name():
     first = random.Random(1).choices("abc", k=500)
     second = [*first[:400], "z", *first[401:]]
     assert names(first)[:401] == names(second)[:401]
 
 
-def test_after_a_call_that_did_not_go_together_ranks_begin_anew_with_new_names():
+def test_ranks_that_begin_anew_use_new_names_that_are_equal():
     orders = CallOrder("g"), CallOrder("g")
     used = set()
     for order, different in zip(orders, "xy", strict=True):
@@ -65,7 +65,7 @@ def test_after_a_call_that_did_not_go_together_ranks_begin_anew_with_new_names()
     assert used.isdisjoint(again[0])
 
 
-def test_a_program_without_loops_does_not_gather_names_for_ever():
+def test_a_program_without_loops_keeps_a_bounded_number_of_names():
     order = CallOrder("g")
     made = {order.name(call) for call in range(3 * _MOST)}
     assert len(made) == 3 * _MOST  # every name is new

@@ -1,4 +1,4 @@
-"""An exception that ends a process is reported at once, before its threads end and later exit handlers run."""
+"""An exception that ends a process is reported at once: before its threads end and its exit handlers run."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ PROGRAM = """
 import atexit, sys, threading
 from horocache.core import uncaught_exceptions as endings
 
-told = []
-heard = threading.Event()
-def tell(why):
-    told.append(why)
-    heard.set()
-def wait(who):
-    print(who, "in time" if heard.wait(20) else "late")
-endings.watch(tell)
+reports = []
+reported = threading.Event()
+def report(why):
+    reports.append(why)
+    reported.set()
+def wait(waiter):
+    print(waiter, "in time" if reported.wait(20) else "late")
+endings.watch(report)
 if {expected!r}:
     threading.Thread(target=wait, args=("thread",)).start()
     atexit.register(wait, "handler")
-atexit.register(lambda: print("told", told))
+atexit.register(lambda: print("reports", reports))
 {ending}
 """
 
@@ -52,10 +52,10 @@ def run(ending, expected=""):
         ("quit('no data')", "it called sys.exit('no data')", 1, "no data"),
     ],
 )
-def test_the_others_hear_of_it_before_threads_and_handlers_end(ending, why, code, shown):
+def test_an_uncaught_exception_is_reported_before_threads_and_exit_handlers_end(ending, why, code, shown):
     done = run(ending, why)
     assert done.returncode == code or code is None, done
-    assert f"told {[why]!r}" in done.stdout.replace(f", {why!r}", ""), done  # later checks may see it again
+    assert f"reports {[why]!r}" in done.stdout.replace(f", {why!r}", ""), done  # later checks may report it again
     assert done.stdout.count("in time") == 2 and "late" not in done.stdout, done
     assert shown in done.stdout + done.stderr, done
 
@@ -72,12 +72,12 @@ def test_the_others_hear_of_it_before_threads_and_handlers_end(ending, why, code
         ("threading.Thread(target=lambda: sys.excepthook(KeyError, KeyError('k'), None)).start()", 0),
     ],
 )
-def test_what_does_not_end_the_process_by_an_exception_is_not_told(ending, code):
+def test_other_ends_of_a_process_are_not_reported(ending, code):
     done = run(ending)
-    assert (done.returncode, done.stdout) == (code, "told []\n"), done
+    assert (done.returncode, done.stdout) == (code, "reports []\n"), done
 
 
-def test_what_sys_exit_raises_is_a_system_exit_in_all_that_a_program_sees():
+def test_sys_exit_raises_an_ordinary_system_exit():
     program = """
 import pickle, sys
 from horocache.core import uncaught_exceptions as endings

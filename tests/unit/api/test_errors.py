@@ -29,7 +29,7 @@ def test_the_table_follows_the_cores_status_codes():
 
 
 @pytest.mark.parametrize("code", [0, -1, 99])
-def test_a_code_that_is_not_in_the_table_is_a_defect_that_says_so(code):
+def test_an_unknown_status_code_is_an_internal_error_that_names_it(code):
     error = errors.error_for(code, "something")
     assert type(error) is errors.InternalError
     assert str(code) in str(error) and "something" in str(error)

@@ -1,4 +1,4 @@
-"""The forms of the collectives, which are derived from descriptions."""
+"""The forms of the collectives, which are derived from descriptions, and handles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMS = {form.name: form for collective in COLLECTIVES for form in forms_of(coll
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_help_shows_the_signature_and_a_text_that_stands_alone(name):
+def test_help_shows_the_signature_and_a_complete_text(name):
     function = getattr(hc, name)
     text, parameters = inspect.getdoc(function), inspect.signature(function).parameters
     arguments = text.partition("Args:")[2].partition("Returns:")[0]
@@ -44,7 +44,7 @@ def test_allreduce_has_the_eight_forms_and_gather_two():
     assert set(NAMES) < set(hc.__all__)
 
 
-def test_a_collective_is_a_description_and_a_method_that_starts_it():
+def test_the_forms_of_a_collective_are_derived_from_its_description():
     text = Text("Do it.", "any.", "what it has.", "Error: never.")
     factor = Parameter("factor", "int", "multiplies.", "2")
     late = Parameter("late", "bool", "waits.", "False", keyword_only=True)
@@ -92,7 +92,7 @@ def test_reduce_operations_are_an_enumeration_of_horovods_numbers():
     assert f"{hc.Product:d}{hc.Or:x}" == "57"
 
 
-def test_a_handle_waits_and_tells_its_state():
+def test_a_handle_waits_and_shows_its_state():
     hc.init()
     try:
         handle = hc.allreduce_async([3.0], op=1)
@@ -117,7 +117,7 @@ def test_the_launcher_does_not_load_the_collectives():
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_a_list_of_handles_keeps_its_outcomes_if_its_wait_is_interrupted():
+def test_an_interrupted_wait_for_several_handles_keeps_their_outcomes():
     class Broken:
         @staticmethod
         def compress(tensor):
@@ -135,18 +135,18 @@ def test_a_list_of_handles_keeps_its_outcomes_if_its_wait_is_interrupted():
         last = hc.allreduce_async(np.ones(2), name="last")
         runtime = session.runtime
 
-        class Stops:
+        class InterruptedOnce:
             def __getattr__(self, name):
                 return getattr(runtime, name)
 
             def wait(self, handle, *timeout):
-                if handle == last and not stopped:
-                    stopped.append(handle)
+                if handle == last and not interrupted:
+                    interrupted.append(handle)
                     raise TimeoutError
                 return runtime.wait(handle, *timeout)
 
-        stopped = []
-        session.runtime = Stops()
+        interrupted = []
+        session.runtime = InterruptedOnce()
         with pytest.raises(TimeoutError):
             hc.synchronize([first, broken, 987654, last], timeout=60)
         assert first.done() and broken.done() and 987654 not in session.pending and last in session.pending

@@ -30,7 +30,7 @@ def test_a_run_by_bytes_exceeds_its_share_by_less_than_its_largest_item(sizes, g
 
 
 @given(items, st.integers(3, 20))
-def test_the_first_and_the_last_of_three_runs_and_more_have_a_quarter_of_a_share_or_one_item(sizes, groups):
+def test_the_first_and_the_last_of_at_least_three_runs_are_small(sizes, groups):
     runs = split_by_bytes(range(len(sizes)), sizes, groups)
     if sum(sizes) == 0 or len(sizes) < 3:
         return
@@ -43,14 +43,14 @@ def test_the_first_and_the_last_of_three_runs_and_more_have_a_quarter_of_a_share
 
 
 @given(st.integers(3, 12), st.integers(1, 1000))
-def test_many_equal_items_give_equal_runs_between_two_of_a_quarter(groups, size):
+def test_equal_items_give_equal_inner_runs_and_quarter_runs_at_both_ends(groups, size):
     units = 4 * (groups - 2) + 2
     runs = split_by_bytes(range(units), [size] * units, groups)
     assert [len(run) for run in runs] == [1, *[4] * (groups - 2), 1]
 
 
 @given(items, st.integers(1, 20))
-def test_a_split_of_the_reversed_order_has_as_small_a_first_and_last_run(sizes, groups):
+def test_a_split_of_the_reversed_order_has_the_same_first_and_last_runs(sizes, groups):
     count = len(sizes)
     forth = split_by_bytes(range(count), sizes, groups)
     back = split_by_bytes(range(count)[::-1], sizes, groups)
@@ -68,42 +68,42 @@ def test_runs_by_count_differ_by_at_most_one(sizes, groups):
     assert len(runs) == min(groups, len(sizes))
 
 
-def test_equal_items_are_split_evenly_either_way():
+def test_equal_items_are_split_evenly_by_bytes_and_by_count():
     assert split_by_bytes(range(6), [8] * 6, 2) == [[0, 1, 2], [3, 4, 5]]
     assert split_by_bytes(range(6), [0] * 6, 3) == [[0, 1], [2, 3], [4, 5]]
     assert split_by_count(range(7), 3) == [[0, 1, 2], [3, 4], [5, 6]]
 
 
-def test_one_large_item_takes_a_group_and_leaves_the_others_theirs():
+def test_one_large_item_leaves_groups_for_the_other_items():
     assert split_by_bytes([0, 1, 2, 3], [1, 1, 100, 1], 2) == [[0, 1], [2, 3]]
     assert split_by_bytes([0, 1], [1, 1000], 4) == [[0], [1]]
     assert split_by_bytes(range(5), [1, 1, 1000, 1, 1], 4) == [[0, 1], [2], [3, 4]]
 
 
-def test_the_ends_take_an_item_each_before_the_others_share_the_rest():
+def test_the_first_and_the_last_run_of_few_items_have_one_item_each():
     assert split_by_bytes(range(6), [8] * 6, 3) == [[0], [1, 2, 3, 4], [5]]
     assert split_by_bytes(range(4), [8] * 4, 4) == [[0], [1], [2], [3]]
     assert split_by_bytes(range(5), [9, 1, 1, 1, 9], 3) == [[0], [1, 2, 3], [4]]
 
 
-def test_what_was_not_measured_comes_last_and_latest_first():
+def test_items_that_were_not_measured_come_last_in_reverse_order():
     assert complete_order([3, 1], 5) == [3, 1, 4, 2, 0]
     assert complete_order([], 3) == [2, 1, 0]
     assert complete_order([3, 1, 3], 4) == [3, 1, 2, 0]
 
 
-def test_the_group_whose_item_is_used_first_has_the_highest_priority():
+def test_the_group_with_the_item_that_is_used_first_has_the_highest_priority():
     assert priorities([[0, 1], [2, 3]], [0, 1, 2, 3]) == [2, 1]
     assert priorities([[3, 0], [2], [1]], [1, 2, 3, 0]) == [1, 2, 3]
     assert priorities([], []) == []
 
 
-def test_groups_of_items_whose_use_is_unknown_have_the_lowest_priorities():
+def test_groups_of_items_with_unknown_use_have_the_lowest_priorities():
     assert priorities([[4], [0], [5]], [0]) == [2, 3, 1]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.randoms(use_true_random=False))
-def test_priorities_are_one_to_the_number_of_groups_each_once(lengths, random):
+def test_priorities_are_the_numbers_from_one_to_the_number_of_groups(lengths, random):
     numbers = list(range(sum(lengths)))
     random.shuffle(numbers)
     taken = iter(numbers)
@@ -122,5 +122,5 @@ def test_automatic_groups_have_25_mib_and_are_at_most_ten():
     assert group_count("auto", [mib] * 98) == 4
     assert group_count("auto", [mib] * 440) == 10
     assert group_count("auto", [200 * mib]) == 1  # a group has at least one gradient
-    assert group_count("auto", [0, 0]) == 1  # sizes that are not known
+    assert group_count("auto", [0, 0]) == 1  # unknown sizes
     assert (group_count("auto", []), group_count(0, [5]), group_count(7, [5, 5])) == (0, 0, 2)

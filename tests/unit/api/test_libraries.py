@@ -1,4 +1,4 @@
-"""The folders that are searched for shared libraries of the environment."""
+"""The folders in which shared libraries of the environment are searched."""
 
 import sys
 
@@ -6,7 +6,7 @@ from horocache.core.library_path import library_path
 from horocache.doctor import libraries
 
 
-def test_libraries_of_environments_below_this_one_are_found_too(tmp_path, monkeypatch):
+def test_libraries_of_layered_environments_are_found(tmp_path, monkeypatch):
     own, below = tmp_path / "own", tmp_path / "below"
     packages = [place / "lib" / "python3.11" / "site-packages" for place in (own, below)]
     for folder in packages:

@@ -1,4 +1,4 @@
-"""The job's ranks in a communicator, without MPI: fake objects with the methods of MPI's."""
+"""Communicators and the ranks of a job, without MPI: fake objects with the methods of mpi4py."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class GroupOnly:
         self.group, self.Get_rank, self.Get_size = comm.group, comm.Get_rank, comm.Get_size
 
 
-def test_ranks_are_translated_to_those_of_the_job():
+def test_ranks_of_a_communicator_become_ranks_of_the_job():
     job = FakeComm([40, 41, 42, 43])
     assert ranks_of_communicator(FakeComm([43, 41]), Job(job)) == [3, 1]
     assert ranks_of_communicator(GroupOnly(FakeComm([42])), Job(job)) == [2]
@@ -74,26 +74,26 @@ class TwoGroups(FakeComm):
         return True
 
 
-def test_an_intercommunicator_is_an_error():
+def test_an_intercommunicator_raises():
     with pytest.raises(hc.InvalidArgumentError, match="intercommunicator"):
         ranks_of_communicator(TwoGroups([1, 2]), Job(FakeComm([1, 2])))
     with pytest.raises(hc.InvalidArgumentError, match="Merge"):
         job_of(TwoGroups([1, 2]))
 
 
-def test_processes_outside_the_job_are_errors():
+def test_a_communicator_with_processes_outside_the_job_raises():
     job = FakeComm([40, 41])
     with pytest.raises(hc.InvalidArgumentError, match=r"own ranks \[1, 2\] of 3"):
         ranks_of_communicator(FakeComm([41, 7, 8]), Job(job))
 
 
-def test_without_mpi4py_a_communicator_cannot_be_looked_up(monkeypatch):
+def test_a_communicator_without_mpi4py_raises(monkeypatch):
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     with pytest.raises(hc.InvalidArgumentError, match=r"mpi4py\.MPI is not loaded"):
         ranks_of_communicator(FakeComm([0]))
 
 
-def test_a_process_set_takes_a_communicator_where_mpi4py_is_loaded(monkeypatch):
+def test_a_process_set_takes_a_communicator_if_mpi4py_is_loaded(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=FakeComm([7, 8, 9])))
     comm = FakeComm([9, 7])
     made = hc.ProcessSet(comm)
@@ -102,7 +102,7 @@ def test_a_process_set_takes_a_communicator_where_mpi4py_is_loaded(monkeypatch):
     assert is_communicator(FakeComm([1])) and not is_communicator([1]) and not is_communicator(made)
 
 
-def test_the_job_is_what_init_is_given(monkeypatch):
+def test_init_takes_no_argument_a_communicator_or_a_list_of_ranks(monkeypatch):
     comm = FakeComm([3, 5, 4])
     module = SimpleNamespace(_handleof=lambda given: 1000 + given.Get_size(), COMM_WORLD=FakeComm([3, 4, 5, 6]))
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
@@ -117,7 +117,7 @@ def test_the_job_is_what_init_is_given(monkeypatch):
         job_of(comm)
 
 
-def test_ranks_of_a_set_are_counted_in_the_job(monkeypatch):
+def test_a_process_set_has_the_ranks_of_the_job(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=FakeComm([3, 4, 5, 6])))
     made = hc.ProcessSet(FakeComm([5, 3]))
     assert made.ranks == [0, 2]
@@ -127,11 +127,11 @@ def test_ranks_of_a_set_are_counted_in_the_job(monkeypatch):
     assert made.ranks == [1, 2]
 
 
-def test_parts_that_ranks_name_at_one_place_are_registered_by_their_lowest_rank():
+def test_parts_of_the_ranks_are_registered_in_the_order_of_their_lowest_ranks():
     odd, even = [1, 3], [0, 2]
     assert parts_at_one_place([even, odd, even, odd]) == [even, odd]
-    assert parts_at_one_place([[0, 3]] * 4) == [[0, 3]], "also where some are not in it"
-    assert parts_at_one_place([[], [1, 3], [], [1, 3]]) == [odd], "the others name none"
+    assert parts_at_one_place([[0, 3]] * 4) == [[0, 3]], "ranks outside the set name it, too"
+    assert parts_at_one_place([[], [1, 3], [], [1, 3]]) == [odd], "ranks 0 and 2 name no set"
     assert parts_at_one_place([[], [1], [2, 3], [2, 3]]) == [[1], [2, 3]]
 
 
@@ -144,11 +144,11 @@ def test_parts_that_ranks_name_at_one_place_are_registered_by_their_lowest_rank(
         [[1], [1], []],  # rank 0 is not in the part that it names
     ],
 )
-def test_what_ranks_name_and_is_no_division_of_them_is_left_for_start_up_to_refuse(named):
+def test_lists_of_ranks_that_are_no_partition_give_none(named):
     assert parts_at_one_place(named) is None
 
 
-def test_the_set_of_a_null_communicator_has_the_ranks_that_members_name():
+def test_a_set_of_a_null_communicator_gets_the_ranks_from_its_members():
     made = hc.ProcessSet(NullComm())
     made.count_in(Job())
     assert made.ranks == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -92,8 +93,6 @@ def test_every_operation_takes_a_backend_by_keyword_in_every_form():
             assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default is None, name
 
 
-def test_no_module_hides_a_public_name():
-    from pathlib import Path
-
+def test_no_module_has_the_name_of_a_public_function():
     modules = {path.stem for path in Path(horocache.__file__).parent.iterdir()}
     assert not modules & set(horocache.__all__)

@@ -1,14 +1,17 @@
-"""The helper that runs ranks in tests."""
+"""``horocache.testing``: ranks in processes, their outcomes, and injected faults."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import re
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
 
+import horocache as hc
 from horocache.testing import Fault, RanksFailed, ranks, run_ranks
 from horocache.testing.faults import faults_text
 
@@ -23,21 +26,19 @@ def test_faults_are_described_by_place_rank_and_passage():
         Fault(at="a", do="kill", step=3)
 
 
-def test_the_places_of_faults_that_are_documented_are_the_cores():
-    def body(places):
-        import horocache as hc
-
+def test_the_documented_places_of_faults_are_those_of_the_core():
+    def start_with_faults(places):
         hc.init(fault=faults_text(Fault(at=place, do="kill", rank=0, step=99) for place in places))
 
     lines = re.search(r"at: (.*?)\n\s+do:", Fault.__doc__, re.DOTALL)[1]
     places = re.findall(r'``"([^"]*)"``', lines)
     assert len(places) == 4
-    run_ranks(body, 1, args=(places,))
+    run_ranks(start_with_faults, 1, args=(places,))
     with pytest.raises(RanksFailed, match="fault"):
-        run_ranks(body, 1, args=(["no.such.place"],))
+        run_ranks(start_with_faults, 1, args=(["no.such.place"],))
 
 
-def test_the_time_that_starting_the_processes_takes_is_not_the_ranks(monkeypatch, tmp_path):
+def test_the_time_to_start_processes_does_not_count_against_the_timeout(monkeypatch, tmp_path):
     class Process:
         def __init__(self, **_):
             pass
@@ -54,33 +55,31 @@ def test_the_time_that_starting_the_processes_takes_is_not_the_ranks(monkeypatch
         pipe.close()
 
 
-def test_ranks_get_their_environment_and_return_values_in_order():
-    def body(factor):
+def test_ranks_get_their_environment_and_results_are_in_rank_order():
+    def read_environment(factor):
         return (
             factor * int(os.environ["HOROCACHE_RANK"]),
             os.environ["HOROCACHE_SIZE"],
             os.environ["HOROCACHE_LOG_LEVEL"],
         )
 
-    assert run_ranks(body, 3, args=(10,), knobs={"log_level": "error"}) == [(r * 10, "3", "error") for r in range(3)]
+    results = run_ranks(read_environment, 3, args=(10,), knobs={"log_level": "error"})
+    assert results == [(rank * 10, "3", "error") for rank in range(3)]
 
 
 def test_a_failure_names_the_rank_and_shows_its_trace_and_output():
-    def body():
+    def fail_on_rank_1():
         if os.environ["HOROCACHE_RANK"] == "1":
             print("last words")
             raise KeyError("lost")
 
     with pytest.raises(RanksFailed, match=r"(?s)rank 0 returned.*rank 1 raised.*KeyError.*lost.*last words") as failed:
-        run_ranks(body, 2)
+        run_ranks(fail_on_rank_1, 2)
     assert isinstance(failed.value.outcomes[1].error, KeyError)
 
 
-def test_a_rank_that_dies_or_hangs_is_reported_and_nothing_is_left():
-    def body():
-        import signal
-        import time
-
+def test_a_rank_that_dies_or_hangs_is_reported_and_its_process_ends():
+    def die_or_hang():
         rank = int(os.environ["HOROCACHE_RANK"])
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -88,7 +87,7 @@ def test_a_rank_that_dies_or_hangs_is_reported_and_nothing_is_left():
             time.sleep(1000)
         return os.getpid()
 
-    outcomes = run_ranks(body, 3, timeout=3, check=False)
+    outcomes = run_ranks(die_or_hang, 3, timeout=3, check=False)
     assert outcomes[0].ok
     assert not outcomes[1].ok and outcomes[1].exit_code == -9
     assert (
@@ -102,14 +101,14 @@ def test_a_rank_that_dies_or_hangs_is_reported_and_nothing_is_left():
 
 
 def test_errors_that_cannot_be_pickled_arrive_as_text():
-    def body():
+    def raise_a_local_class():
         class Odd(Exception):
             def __init__(self, first, second):
                 super().__init__(f"{first} and {second}")
 
         raise Odd("this", "that")
 
-    (outcome,) = run_ranks(body, 1, check=False)
+    (outcome,) = run_ranks(raise_a_local_class, 1, check=False)
     assert "this and that" in str(outcome.error) and "Odd" in outcome.trace
 
 

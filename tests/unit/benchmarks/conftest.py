@@ -1,4 +1,4 @@
-"""The benchmarks are a package beside the tests, not an installed one; this folder has modules of its own."""
+"""Makes ``benchmarks``, which is not installed, and the modules of this folder importable."""
 
 import sys
 from pathlib import Path

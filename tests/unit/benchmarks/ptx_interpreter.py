@@ -1,4 +1,4 @@
-"""Runs the calibration's PTX without a GPU, thread by thread: as many instructions as its kernels have, no more.
+"""Runs the PTX of the calibration without a GPU, thread by thread; supports only the instructions of its kernels.
 
 Loads and stores check alignment and bounds, so that a kernel that would fault fails here.
 """
@@ -185,7 +185,7 @@ def _converted(operation: list[str], value: int) -> int:
 
 
 class Interpreter:
-    """Stands in for the driver where a test needs memory and launches, and nothing else."""
+    """A fake CUDA driver with memory and launches only."""
 
     def __init__(self) -> None:
         self._memory = Memory()

@@ -1,4 +1,4 @@
-"""The imitated backward pass."""
+"""The simulated backward pass: when gradients are ready, and how they are reduced."""
 
 import pytest
 
@@ -11,11 +11,11 @@ def plan_of(*shapes: list[int], seconds: float = 0.0) -> Pass:
     return Pass([(f"t{i}", shape) for i, shape in enumerate(shapes)], seconds, rank=1, size=4)
 
 
-def test_every_weight_takes_equally_long_and_a_vector_no_time() -> None:
+def test_weights_of_equal_shape_take_equal_time_and_vectors_take_none() -> None:
     assert ready_fractions([[3], [2, 2], [5], [4, 4, 1, 1]]) == [0.0, 0.5, 0.5, 1.0]
 
 
-def test_vectors_alone_are_ready_at_the_end() -> None:
+def test_a_model_of_vectors_is_ready_at_the_end() -> None:
     assert ready_fractions([[3], [4]]) == [1.0, 1.0]
 
 
@@ -25,7 +25,7 @@ def test_the_gradients_of_a_model_are_ready_in_order_and_the_last_at_the_end() -
     assert (fractions[0], fractions[-1]) == (0.0, 1.0)
 
 
-def test_computing_sleeps_until_a_gradient_is_ready_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compute_sleeps_until_a_gradient_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [10.0], []
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr("time.sleep", slept.append)
@@ -34,12 +34,12 @@ def test_computing_sleeps_until_a_gradient_is_ready_and_no_longer(monkeypatch: p
     now[0] = 11.5
     plan.compute(0)
     plan.compute(1)
-    now[0] = 14.5  # late: something else took the time
+    now[0] = 14.5  # late
     plan.compute(1)
     assert slept == [0.5, 2.5]
 
 
-def test_the_average_of_all_ranks_values_is_what_is_expected() -> None:
+def test_the_average_of_the_values_of_all_ranks_is_the_expected_value() -> None:
     for number in (0, 3, 97, 98):
         values = [Pass([], 0.0, rank, 4).value(number) for rank in range(4)]
         assert sum(values) / 4 == Pass([], 0.0, 0, 4).average(number)
@@ -53,7 +53,7 @@ def test_numpys_groups_are_runs_of_about_equal_bytes() -> None:
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_a_pass_that_reduces_nothing_leaves_the_ranks_own_values(framework: str) -> None:
+def test_a_pass_without_reductions_leaves_the_values_of_each_rank(framework: str) -> None:
     pytest.importorskip(framework)
     way = passes(framework, plan_of([3, 2], [4], [2, 2]), split_by_bytes).way(ALONE)
     for _ in range(2):
@@ -62,7 +62,7 @@ def test_a_pass_that_reduces_nothing_leaves_the_ranks_own_values(framework: str)
         assert way.wrong() == 0
 
 
-def test_torch_takes_the_written_memory_as_the_gradient_without_a_copy() -> None:
+def test_torch_uses_the_written_memory_as_the_gradient_without_a_copy() -> None:
     pytest.importorskip("torch")
     ways = passes("torch", plan_of([3, 2], [4]), split_by_bytes)
     way = ways.way(ALONE)

@@ -1,4 +1,4 @@
-"""The calibration of CUDA and NCCL ends in order, and counts what deviates, where there is neither."""
+"""The calibration of CUDA and NCCL on a machine without either: its rows, exit status and description."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from benchmarks.gpu.timing import Times
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu" / "calibrate.py"
 
 
-def test_without_the_libraries_each_section_says_so_and_the_exit_status_counts_it(tmp_path):
+def test_without_the_libraries_each_section_fails_and_the_exit_status_counts_it(tmp_path):
     file = tmp_path / "rows.jsonl"
     missing = ["--cuda", "libnowhere.so", "--nccl", "libnowhere.so"]
     command = [sys.executable, SCRIPT, *missing, "--sections", "init,nccl-init", "--output", file]
@@ -23,7 +23,7 @@ def test_without_the_libraries_each_section_says_so_and_the_exit_status_counts_i
     assert not any(row["ok"] for row in rows) and done.returncode == len(rows), done.stdout
 
 
-def test_sections_that_use_numpy_also_say_so(tmp_path):
+def test_without_the_libraries_sections_that_use_numpy_fail_too(tmp_path):
     file, sections = tmp_path / "rows.jsonl", ["packing", "staging", "ordering", "nccl-flat", "nccl-flat-two"]
     missing = ["--cuda", "libnowhere.so", "--nccl", "libnowhere.so"]
     command = [sys.executable, SCRIPT, *missing, "--sections", ",".join(sections), "--output", file]
@@ -39,7 +39,7 @@ def test_every_section_is_listed_with_its_limit():
     assert len(done.stdout.splitlines()) > 20 and all("at most" in line for line in done.stdout.splitlines())
 
 
-def test_a_note_tells_when_the_host_was_slower_than_the_delay_that_hides_it():
+def test_a_note_counts_the_launches_that_the_delay_did_not_hide():
     assert Times([5.0, 7.0], [100.0, 299.0], 300.0).note() == "min 5.0, max 7.0, n 2; host 199.5 us"
     late = Times([5.0, 700.0], [100.0, 900.0], 300.0).note()
     assert late.endswith("; the host was slower than the delay 1 times")

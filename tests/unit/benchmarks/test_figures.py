@@ -1,4 +1,4 @@
-"""How the ranks' repetitions become figures."""
+"""The repetitions of all ranks become figures."""
 
 import json
 from pathlib import Path
@@ -8,19 +8,19 @@ import pytest
 from benchmarks.figures import Series, merge, paired_ratio, quartiles, write_jsonl
 
 
-def test_the_slowest_rank_counts_in_each_repetition() -> None:
+def test_each_repetition_takes_the_time_of_the_slowest_rank() -> None:
     [figure] = merge("b", 2, [[Series("c", "gloo", "us", [1e-6, 5e-6, 1e-6])], [Series("c", "gloo", "us", [2e-6] * 3)]])
     assert (figure.median, figure.best, figure.repetitions) == (2.0, 2.0, 3)
     assert figure.spread == (2.0, 3.5)
 
 
-def test_bandwidth_is_bytes_over_the_slowest_ranks_time_and_its_best_is_the_largest() -> None:
+def test_bandwidth_is_bytes_over_the_time_of_the_slowest_rank() -> None:
     ranks = [[Series("c", "gloo", "GB/s", [0.5, 1.0], 2e9)], [Series("c", "gloo", "GB/s", [1.0, 0.5], 2e9)]]
     [figure] = merge("b", 2, ranks)
     assert figure.median == figure.best == 2.0
 
 
-def test_ratios_are_taken_pair_by_pair_and_say_how_many_times_as_fast_we_are() -> None:
+def test_ratios_are_speedups_computed_pair_by_pair() -> None:
     # The machine is five times slower in the second repetition; the ratio of each pair is 2.
     ours, peer = [1.0, 5.0, 1.0], [2.0, 10.0, 2.0]
     assert paired_ratio("us", ours, peer) == 2.0
@@ -30,7 +30,7 @@ def test_ratios_are_taken_pair_by_pair_and_say_how_many_times_as_fast_we_are() -
     assert figures[1].ratio == {}
 
 
-def test_ratios_compare_nothing_of_another_case_or_unit() -> None:
+def test_ratios_compare_equal_cases_and_units_only() -> None:
     series = [
         Series("c", "horocache", "s", [1.0]),
         Series("d", "gloo", "s", [1.0]),
@@ -44,7 +44,7 @@ def test_a_counter_is_the_largest_over_the_ranks() -> None:
     assert merge("b", 2, ranks)[0].counters == {"n": 7.0}
 
 
-def test_ranks_that_measured_different_things_are_an_error() -> None:
+def test_ranks_with_different_measurements_are_an_error() -> None:
     with pytest.raises(ValueError, match="different things"):
         merge("b", 2, [[Series("c", "gloo", "s", [1.0])], [Series("c", "gloo", "s", [1.0, 2.0])]])
 
@@ -58,7 +58,7 @@ def test_quartiles_of_one_value_are_that_value() -> None:
     assert quartiles([3.0]) == (3.0, 3.0)
 
 
-def test_every_json_line_stands_alone(tmp_path: Path) -> None:
+def test_every_json_line_is_complete(tmp_path: Path) -> None:
     figures = merge("b", 1, [[Series("c", "horocache", "s", [1.0]), Series("c", "gloo", "s", [2.0])]])
     write_jsonl(tmp_path / "r.jsonl", figures, {"command": "x", "versions": {}, "cores": 2, "kernel": "k"})
     lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]

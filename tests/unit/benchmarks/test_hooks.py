@@ -1,4 +1,4 @@
-"""Hooks and submission: the stopwatch around them, counting instructions, and the table."""
+"""The benchmark of hooks: the stopwatch, the count of instructions, and the table."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ def figures(counted: bool) -> list[Figure]:
     )
 
 
-def test_instructions_are_a_column_where_they_were_counted() -> None:
+def test_the_table_has_a_column_of_instructions_if_they_were_counted() -> None:
     [table] = hooks.tables(figures(counted=True))
     assert table.columns == ["implementation", hooks.CPU, hooks.ELAPSED, hooks.COUNTED]
     assert table.rows == [
@@ -32,7 +32,7 @@ def test_instructions_are_a_column_where_they_were_counted() -> None:
     ]
 
 
-def test_without_valgrind_there_is_no_column_and_the_table_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_valgrind_the_table_has_a_note_instead_of_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert hooks.local(False, frozenset({"horocache"})) == []
     [table] = hooks.tables(figures(counted=False))
@@ -40,7 +40,7 @@ def test_without_valgrind_there_is_no_column_and_the_table_says_why(monkeypatch:
     assert "No instructions: there is no valgrind (Debian: apt-get install valgrind)." in table.note
 
 
-def test_the_goal_is_about_processor_time() -> None:
+def test_the_goal_limits_the_processor_time() -> None:
     rows = goals.judge(figures(counted=True)).rows
     assert [row[1:] for row in rows] == [[hooks.CPU, "<= 5", "4", "met"]]
 
@@ -52,7 +52,7 @@ def test_the_sum_is_read_from_callgrinds_file() -> None:
         instructions.total("events: Ir\n")
 
 
-def test_instructions_are_those_of_the_library_that_has_the_code() -> None:
+def test_instructions_are_counted_for_each_library() -> None:
     text = """events: Ir
 ob=(1) /lib/libtorch.so
 fn=(1) one
@@ -72,7 +72,7 @@ totals: 914
     assert instructions.of_objects(text) == {"libtorch.so": 14, "libc.so.6": 900}
 
 
-def test_first_steps_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_steps_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], *_: object) -> str:
         steps = int(command[-1])
         path = next(part.split("=", 1)[1] for part in command if part.startswith("--callgrind-out-file="))
@@ -83,7 +83,7 @@ def test_first_steps_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert instructions.per_hook() == 50.0
 
 
-def test_a_torch_that_calls_hooks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_calls_hooks_in_another_function_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], *_: object) -> str:
         path = next(part.split("=", 1)[1] for part in command if part.startswith("--callgrind-out-file="))
         Path(path).write_text("totals: 0\n")
@@ -94,7 +94,7 @@ def test_a_torch_that_calls_hooks_elsewhere_is_an_error(monkeypatch: pytest.Monk
         instructions.per_hook()
 
 
-def test_the_stopwatch_stops_the_hooks_between_its_own() -> None:
+def test_the_stopwatch_measures_the_hooks_between_its_own_hooks() -> None:
     torch = pytest.importorskip("torch")
     layer = torch.nn.Linear(2, 2)
     watch = hooks.Stopwatch()

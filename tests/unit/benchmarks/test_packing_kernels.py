@@ -1,4 +1,4 @@
-"""The calibration's packing kernels do what NumPy does: their PTX is run by an interpreter, without a GPU."""
+"""The packing kernels of the calibration agree with NumPy; an interpreter runs their PTX, without a GPU."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_a_kernel_writes_every_element_of_every_tensor_and_nothing_else(driver, 
             assert not error, f"{layout}, direction {direction}, launch {launch}, seed {seed}: {error}"
     cases = 2 * len(cuda_packing.LAYOUTS)
     assert driver.launches == cases
-    assert driver.stored == cases * sum(COUNTS) * SIZES[target], "bytes are written twice"
+    assert driver.stored == cases * sum(COUNTS) * SIZES[target], "some bytes are written twice"
 
 
 def test_a_kernel_exists_for_every_type_and_cast():
@@ -35,7 +35,7 @@ def test_a_kernel_exists_for_every_type_and_cast():
     assert pairs == {*((kind, kind) for kind in (*RAW, *SCALED)), *CASTS}
 
 
-def test_parts_that_would_not_be_aligned_alike_are_refused(driver):
+def test_parts_with_different_alignment_raise(driver):
     with pytest.raises(ValueError, match="multiple of 16"):
         Packer(driver).table([(256, 0, 100)], part_length=24)
 

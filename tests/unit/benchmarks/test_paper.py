@@ -41,11 +41,11 @@ def test_the_grid_has_the_papers_axes() -> None:
     assert options.budget_s < 15 * 60
 
 
-def test_zero_groups_are_always_there_to_compare_with() -> None:
+def test_zero_groups_are_always_measured() -> None:
     assert paper._parse(["--groups", "5", "2"]).groups == [0, 2, 5]
 
 
-def test_a_plane_is_chosen_for_all_operations() -> None:
+def test_a_plane_selects_the_backend_of_all_operations() -> None:
     options = paper._parse(["--group-by", "count"])
     knobs = {plane.name: paper._job("torch", plane, options).parameters["knobs"] for plane in options.planes}
     assert knobs["shm"] == {"group_by": "count", "select": "allreduce=shm"}
@@ -60,7 +60,7 @@ def test_shared_memory_needs_no_mpi() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--ranks", "1"], ["--groups", "-1"], ["--steps", "0"], ["--planes", "nccl"]])
-def test_what_cannot_be_measured_is_a_usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_a_usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         paper.main(arguments)
     assert caught.value.code == 2
@@ -80,7 +80,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> p
     return paper._run(paper._parse(["--frameworks", "numpy", *arguments]), HERE)
 
 
-def test_a_plane_without_its_mpi_is_left_out_and_says_why() -> None:
+def test_a_plane_without_its_mpi_is_left_out_with_the_reason() -> None:
     options = paper._parse(["--planes", "mpi"])
     outcome = paper._run(options, Launchers(None, "there is no mpiexec"))
     assert outcome.left_out == {"mpi": "there is no mpiexec"}
@@ -92,9 +92,9 @@ def test_two_hosts_take_an_even_number_of_ranks(monkeypatch: pytest.MonkeyPatch)
     assert outcome.left_out == {"slow link": "two hosts cannot share 3 ranks equally"}
 
 
-def test_a_backend_that_cannot_reduce_is_left_out_with_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = [Series("numpy, mpi", LEFT_OUT, "", [0.0], detail={"why": "no such backend"})]
-    outcome = run_with(monkeypatch, [said, said], "--planes", "mpi")
+def test_a_backend_that_cannot_reduce_is_left_out_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = [Series("numpy, mpi", LEFT_OUT, "", [0.0], detail={"why": "no such backend"})]
+    outcome = run_with(monkeypatch, [answer, answer], "--planes", "mpi")
     assert (outcome.left_out, outcome.cells) == ({"mpi": "no such backend"}, [])
 
 
@@ -113,7 +113,7 @@ def about() -> dict[str, Any]:
 # ---- counters of the ranks
 
 
-def test_counters_that_come_late_belong_to_the_step_before() -> None:
+def test_late_counters_belong_to_the_previous_step() -> None:
     published = iter(
         [
             {"rounds": 5, "sleeps": 1},
@@ -131,20 +131,20 @@ def test_counters_that_come_late_belong_to_the_step_before() -> None:
     }
 
 
-def test_a_cell_is_counted_per_step_and_the_slowest_rank_counts() -> None:
+def test_a_cell_has_counters_per_step_and_the_time_of_the_slowest_rank() -> None:
     ranks = [[cell("on", "tick", 5, seconds, rounds=3)] for seconds in ([1.0, 4.0], [2.0, 3.0])]
     [merged] = slowest("grid", ranks)
     assert (merged.values, merged.counters, merged.impl) == ([2.0, 4.0], {"rounds": 3.0}, "5 groups")
 
 
-def test_labels() -> None:
+def test_labels_of_groups() -> None:
     assert [groups_label(n) for n in (ALONE, 0, 1, 5)] == ["no communication", "0 groups", "1 group", "5 groups"]
 
 
 # ---- comparisons and tables
 
 
-def test_a_cell_is_compared_with_its_neighbours_pair_by_pair() -> None:
+def test_a_cell_is_compared_pair_by_pair_with_cells_that_differ_in_one_axis() -> None:
     figures = figures_of(
         cell("on", "event", ALONE, [1.0, 4.0]),
         cell("on", "event", 0, [2.0, 8.0]),
@@ -167,7 +167,7 @@ def test_grouping_loses_or_gains_where_the_quartiles_agree(grouped: list[float],
     assert paper_report.verdict(figures["torch, shm, cache on, event, 5 groups"]) == word
 
 
-def test_the_report_says_where_grouping_loses_and_by_how_much_worst_first() -> None:
+def test_the_report_lists_the_cells_where_grouping_loses_worst_first() -> None:
     figures = figures_of(
         cell("on", "event", 0, [0.1] * 3, **{"fused_size_log2.9": 18, "fused_size_log2.23": 12}),
         cell("on", "event", 1, [0.2] * 3, **{"fused_size_log2.27": 1}),
@@ -182,7 +182,7 @@ def test_the_report_says_where_grouping_loses_and_by_how_much_worst_first() -> N
     assert "Of 3 cells with groups, 2 lose, 0 tie and 1 gain" in table.note
 
 
-def test_every_row_of_every_table_is_complete_also_where_cells_are_missing() -> None:
+def test_rows_of_all_tables_are_complete_even_if_cells_are_missing() -> None:
     cells = [
         cell(cache, mode, groups, [1.0, 2.0], **{"fused_size_log2.20": 2})
         for cache, mode, groups in itertools.product(("on", "off"), ("event", "tick"), (ALONE, 0, 1, 5))
@@ -196,7 +196,7 @@ def test_every_row_of_every_table_is_complete_also_where_cells_are_missing() -> 
     assert len(tables[-1].rows) == 11
 
 
-def test_nothing_measured_is_no_table() -> None:
+def test_without_measurements_the_report_has_no_tables() -> None:
     assert paper_report.tables([]) == []
 
 

@@ -1,4 +1,4 @@
-"""The shapes of the models that the gradients benchmark imitates."""
+"""The shapes of the models in the benchmark of gradients."""
 
 import math
 
@@ -19,11 +19,11 @@ def test_a_model_has_the_published_number_of_parameters(model: str, tensors: int
 
 
 @pytest.mark.parametrize("model", list(architectures.MODELS))
-def test_the_file_is_what_the_generator_writes(model: str) -> None:
+def test_the_file_of_a_model_is_up_to_date(model: str) -> None:
     assert architectures.path_of(model).read_text(encoding="utf-8") == architectures.render(model)
 
 
 @pytest.mark.parametrize(("model", "megabytes"), [("ResNet-50", 102), ("VGG19", 574), ("EfficientNet-B0", 21)])
-def test_a_model_has_the_gradient_bytes_that_its_name_stands_for(model: str, megabytes: int) -> None:
+def test_a_model_has_the_published_size_of_gradients(model: str, megabytes: int) -> None:
     size = 4 * sum(math.prod(shape) for _, shape in architectures.load(model))
     assert int(size / 1e6) == megabytes

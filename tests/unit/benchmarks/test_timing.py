@@ -1,4 +1,4 @@
-"""The order in which contestants run."""
+"""The order of contestants, their number of repetitions, and barriers between ranks."""
 
 import threading
 from pathlib import Path
@@ -13,7 +13,7 @@ def recorder(name: str, log: list[str], **options: object) -> Contestant:
     return Contestant(name, lambda: log.append(name), **options)  # type: ignore[arg-type]
 
 
-def test_contestants_take_turns_and_the_first_rotates(tmp_path: Path) -> None:
+def test_contestants_alternate_and_the_first_one_rotates(tmp_path: Path) -> None:
     log: list[str] = []
     contestants = [recorder(name, log) for name in "ab"]
     times = alternate(Page(tmp_path / "p", 0, 1), contestants, repetitions=3, budget_s=60.0, warm_up=1)
@@ -45,7 +45,7 @@ def test_all_ranks_stop_at_the_same_repetition(tmp_path: Path) -> None:
 
     def rank_main(rank: int) -> None:
         page = Page(tmp_path / "p", rank, size)
-        # Only rank 0's budget is used up at once; the others by themselves would go on.
+        # Only rank 0's budget is used up at once; the other ranks would go on without rank 0.
         budget_s = -1.0 if rank == 0 else 1e9
         times = alternate(page, [recorder("a", [])], repetitions=500, budget_s=budget_s, at_least=3)
         counts[rank] = len(times["a"].seconds)

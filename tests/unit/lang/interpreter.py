@@ -1,4 +1,4 @@
-"""A second interpreter of compiled programs, for the tests: random interleavings, exact contributions, no shared code.
+"""A second interpreter of compiled programs, without shared code: random interleavings, exact contributions.
 
 It implements Note [What a program means] in horocache/lang/program/compiled_program.py and nothing else.
 """
@@ -10,11 +10,11 @@ from collections import Counter, deque
 
 from horocache.lang import CompiledProgram, Program
 
-Sum = Counter  # how often each fine chunk (rank, index) of the inputs contributes
+Sum = Counter  # how many times each fine chunk (rank, index) of the inputs contributes
 
 
 def outputs_as_written(program: Program, fine: int) -> dict[tuple[int, str], dict[int, Sum]]:
-    """The memory at the end when the operations run one after the other."""
+    """Return the memory after the operations have run one after the other."""
     memory = initial_memory(program.collective, fine)
     for operation in program.operations:
         source, target = operation.source, operation.destination
@@ -39,7 +39,7 @@ def initial_memory(collective, fine: int) -> dict[tuple[int, str], dict[int, Sum
 
 
 class Stuck(Exception):
-    """No thread block can go on."""
+    """No thread block can continue."""
 
 
 def execute(program: CompiledProgram, collective, slots: int, seed: int) -> dict[tuple[int, str], dict[int, Sum]]:

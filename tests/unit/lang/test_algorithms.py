@@ -1,4 +1,4 @@
-"""The library's algorithms compile, and are right in every interleaving that the tests try."""
+"""The algorithms of the library compile, and are correct in all tested interleavings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES += [(algorithms.sccl_allgather_122, ())]
 
 @pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize(("algorithm", "arguments"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_algorithms_are_right(algorithm, arguments, instances):
+def test_algorithms_give_the_specified_results(algorithm, arguments, instances):
     program = algorithm(*arguments, instances=instances)
     compiled = compile_program(program)
     assert compiled.min_slots == 1
@@ -46,7 +46,7 @@ def test_algorithms_are_right(algorithm, arguments, instances):
 
 
 @pytest.mark.parametrize("algorithm", [*BY_RANKS, *BY_HOSTS, algorithms.sccl_allgather_122])
-def test_algorithms_are_short(algorithm):
+def test_algorithms_have_at_most_30_lines(algorithm):
     lines = inspect.getsource(algorithm).splitlines()
     assert len([line for line in lines if line.strip()]) <= 30
 
@@ -64,5 +64,5 @@ def test_the_allgather_of_two_steps_uses_the_links_of_a_dgx1_only():
     assert algorithms.sccl_allgather_122().topology.name == topology.dgx1().name
 
 
-def test_a_ring_fits_a_ring():
+def test_the_ring_algorithm_compiles_for_a_ring_topology():
     compile_program(algorithms.ring(6, topology=topology.ring(6)))

@@ -94,7 +94,7 @@ def test_sends_and_receives_are_on_the_same_channels():
     check(custom(3, 3, write))
 
 
-def test_a_connection_has_one_strand_at_each_end():
+def test_a_connection_has_one_thread_block_at_each_end():
     def write():
         reduce((1, IN, 0), (0, IN, 0))
         reduce((2, IN, 0), (1, IN, 0))
@@ -105,7 +105,7 @@ def test_a_connection_has_one_strand_at_each_end():
     check(custom(3, 2, write))
 
 
-def test_a_reduction_of_another_ranks_scratch_adds_what_was_sent():
+def test_a_reduction_of_another_ranks_scratch_adds_the_sent_value():
     def write():
         chunk(0, IN, 0).copy(0, "s", 0)
         chunk(1, IN, 1).reduce(chunk(0, "s", 0))
@@ -114,7 +114,7 @@ def test_a_reduction_of_another_ranks_scratch_adds_what_was_sent():
 
 
 @pytest.mark.parametrize("instances", [1, 2, 3])
-def test_counts_that_differ_are_right_with_every_number_of_instances(instances):
+def test_different_counts_are_correct_with_every_number_of_instances(instances):
     with Program("mixed", AllReduce(2, 2, inplace=True), instances=instances) as program:
         for index in range(2):
             chunk(0, IN, index).reduce(chunk(1, IN, index))
@@ -138,7 +138,7 @@ def _manual_ring(**options):
     return program
 
 
-def test_a_ring_is_merged_to_one_strand_per_rank():
+def test_a_ring_is_merged_to_one_thread_block_per_rank():
     compiled = check(_manual_ring())
     for one in compiled.programs:
         [strand] = one.strands
@@ -151,7 +151,7 @@ def test_without_merging_there_are_more_steps_and_the_same_result():
     assert plain.count_steps() > merged.count_steps()
 
 
-def test_a_sum_that_somebody_reads_is_stored():
+def test_a_sum_that_is_read_later_is_stored():
     with Program("seen", AllReduce(3, 1, inplace=True)) as program:
         reduce((0, IN, 0), (1, IN, 0))
         chunk(1, IN, 0).copy(1, "kept", 0)
@@ -165,7 +165,7 @@ def test_a_sum_that_somebody_reads_is_stored():
 # ---- instances and fragments
 
 
-def test_instances_lay_out_the_whole_program_on_channels_of_their_own():
+def test_each_instance_runs_the_whole_program_on_its_own_channel():
     one = compile_program(algorithms.ring(4))
     four = check(algorithms.ring(4, instances=4))
     assert four.count_steps() == 4 * one.count_steps()
@@ -173,7 +173,7 @@ def test_instances_lay_out_the_whole_program_on_channels_of_their_own():
     assert four.refinement == 4
 
 
-def test_messages_are_spread_over_channels_where_nothing_stands_against_it():
+def test_messages_are_spread_over_channels_unless_the_program_places_them():
     one, two = check(algorithms.ring(4)), check(algorithms.ring(4, channels=2))
     assert [len(each.strands) for each in two.programs] == [2] * 4
     assert {strand.channel for strand in two.programs[0].strands} == {0, 1}
@@ -186,7 +186,7 @@ def test_messages_are_spread_over_channels_where_nothing_stands_against_it():
 
 
 def _ahead(slots):
-    """Placed by hand: each rank sends everything in one thread block, which also receives."""
+    """A manual placement: each rank sends all chunks in one thread block, which also receives."""
     with Program("ahead", AllReduce(2, 4, inplace=True), slots=slots, fuse=False) as program:
         for index in range(4):
             for rank in range(2):
@@ -197,7 +197,7 @@ def _ahead(slots):
     return program
 
 
-def test_a_program_that_needs_more_slots_than_it_may_have_is_refused():
+def test_a_program_that_needs_more_slots_than_it_has_raises():
     assert check(_ahead(8)).min_slots == 4
     with pytest.raises(ScheduleError, match=r"test_compiler.py:\d+: program 'ahead' .* needs 4 slots, and has 2"):
         compile_program(_ahead(2))
@@ -211,7 +211,7 @@ def _tree(factor):
     return program
 
 
-def test_a_fragment_is_laid_out_and_the_rest_is_not():
+def test_only_the_fragment_is_parallelized():
     compiled = check(_tree(4))
     assert ops(compiled) == Counter(s=5, rrc=4, r=1)
     zero = compiled.programs[0].strands
@@ -244,7 +244,7 @@ def test_chunks_that_are_copied_together_are_one_message():
 # ---- placement by hand
 
 
-def test_a_strand_with_two_peers_in_one_direction_is_refused():
+def test_a_thread_block_with_two_peers_in_one_direction_raises():
     with Program("two", AllReduce(3, 1, inplace=True)) as program:
         reduce((1, IN, 0), (0, IN, 0))
         reduce((2, IN, 0), (0, IN, 0))
@@ -255,7 +255,7 @@ def test_a_strand_with_two_peers_in_one_direction_is_refused():
     assert raised.value.location.file == __file__
 
 
-def test_two_strands_on_one_connection_are_refused_where_the_channel_is_given():
+def test_two_thread_blocks_on_one_connection_with_a_given_channel_raise():
     def write(channel):
         def inner():
             chunk(0, IN, 0).copy(1, IN, 0, send_strand=0, recv_strand=0, channel=channel)
@@ -269,7 +269,7 @@ def test_two_strands_on_one_connection_are_refused_where_the_channel_is_given():
     assert [strand.channel for strand in compiled.programs[0].strands] == [0, 1]
 
 
-def test_what_is_placed_by_hand_is_where_it_was_placed():
+def test_manual_placements_are_kept():
     def write():
         for index in range(4):
             chunk(0, IN, index).copy(1, IN, index, send_strand=index % 2, recv_strand=index % 2)
@@ -282,7 +282,7 @@ def test_what_is_placed_by_hand_is_where_it_was_placed():
 
 
 def _crossed(slots, fuse=True):
-    """Everything is sent before anything can be received back."""
+    """Each rank sends all chunks before it can receive a result."""
     with Program("crossed", AllReduce(2, 8, inplace=True), slots=slots, fuse=fuse) as program:
         for index in range(8):
             reduce((1, IN, index), (0, IN, index))
@@ -292,7 +292,7 @@ def _crossed(slots, fuse=True):
 
 
 @pytest.mark.parametrize("slots", [None, 1, 2, 8])
-def test_a_program_says_how_many_slots_it_needs(slots):
+def test_a_compiled_program_has_the_number_of_slots_that_it_needs(slots):
     compiled = check(_crossed(slots))
     assert compiled.min_slots <= (slots or 8)
     assert compiled.slots == (slots or 0)
@@ -329,7 +329,7 @@ def test_compiling_twice_gives_the_same_bytes():
 
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("kind", [Broadcast, Gather, Reduce, Scatter])
-def test_collectives_with_a_root(kind, inplace):
+def test_collectives_with_a_root_compile(kind, inplace):
     with Program("rooted", kind(3, 2, inplace, root=1)) as program:
         root = chunk(1, IN, 0, program.collective.input_chunks(1))
         if kind is Broadcast:

@@ -1,6 +1,6 @@
-"""Programs in files: a written file can be read, and a wrong one is refused.
+"""Programs in files: a saved program is loaded unchanged, and a wrong file raises an error.
 
-HC_TEST_MUTATIONS is the number of damaged files that are tried, and HC_TEST_FIRST_MUTATION the first of them.
+HC_TEST_MUTATIONS is the number of damaged files, and HC_TEST_FIRST_MUTATION the number of the first one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def with_hash(document: dict) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 7))
-def test_what_was_written_is_read_again(tmp_path, seed):
+def test_a_saved_program_is_loaded_unchanged(tmp_path, seed):
     program = compile_program(random_program(seed))
     save_program(program, tmp_path / "a.program.json")
     assert load_program(tmp_path / "a.program.json") == program
@@ -55,7 +55,7 @@ def test_a_file_has_the_same_bytes_every_time(ring):
     assert encode(ring) == encode(decode(encode(ring)))
 
 
-def test_which_steps_finish_sums_is_found_out_and_not_believed(ring):
+def test_the_reader_computes_which_steps_finish_sums(ring):
     document = json.loads(encode(ring))
     steps = [step for one in document["program"]["programs"] for strand in one["strands"] for step in strand["steps"]]
     finishing = [step for step in steps if step.get("finishes")]
@@ -72,17 +72,17 @@ def test_which_steps_finish_sums_is_found_out_and_not_believed(ring):
     ("make", "text"),
     [
         (lambda path: None, "cannot be opened: No such file"),
-        (lambda path: path.mkdir(), "is no regular file"),
+        (lambda path: path.mkdir(), "is not a regular file"),
         (lambda path: path.symlink_to(path), "cannot be opened: Too many levels of symbolic links"),
-        (os.mkfifo, "is no regular file"),
-        (lambda path: path.write_bytes(b""), "is no JSON"),
-        (lambda path: path.write_bytes(b"\xff\xfe{}"), "is no JSON"),
-        (lambda path: path.write_bytes(b'{"format": ' + b"[" * 100_000), "is no JSON"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.write_bytes(b""), "is not JSON"),
+        (lambda path: path.write_bytes(b"\xff\xfe{}"), "is not JSON"),
+        (lambda path: path.write_bytes(b'{"format": ' + b"[" * 100_000), "is not JSON"),
         (lambda path: path.write_bytes(b"[]"), "/: Expected `object`"),
         (lambda path: path.write_bytes(b"{}"), "/format: 'None'"),
     ],
 )
-def test_what_is_no_program_is_named(tmp_path, make, text):
+def test_a_path_without_a_program_raises_with_its_name(tmp_path, make, text):
     path = tmp_path / "x.program.json"
     make(path)
     with pytest.raises(ProgramFileError) as raised:
@@ -91,7 +91,7 @@ def test_what_is_no_program_is_named(tmp_path, make, text):
     assert text in str(raised.value)
 
 
-def test_a_file_that_may_not_be_read_is_named(ring, tmp_path):
+def test_a_file_without_read_permission_raises_with_its_name(ring, tmp_path):
     path = tmp_path / "x.program.json"
     save_program(ring, path)
     path.chmod(0)
@@ -143,8 +143,8 @@ STRAND = STEP[:5]
         (edit(["program", "slots"], -1), "/program/slots: -1"),
         (edit(["program", "protocol"], "Fast"), "/program/protocol: Invalid enum value 'Fast'"),
         (edit(["program", "min_bytes"], -5), "/program/min_bytes: -5 to 0"),
-        (edit(["program", "rank_order"], True), "/program/rank_order: it says that sums are folded in rank order"),
-        (edit(["program", "collective", "name"], "alltoall"), "is no alltoall"),
+        (edit(["program", "rank_order"], True), "/program/rank_order: is true, but sums are not folded in rank order"),
+        (edit(["program", "collective", "name"], "alltoall"), "does not implement alltoall"),
         (edit(["program", "collective", "name"], "other"), "/program/collective/inputs: 0 entries for 3 ranks"),
         (edit(["program", "collective", "chunk_factor"], 2), "outside of"),
         (edit(["program", "collective", "root"], 1), "/program/collective/root: allreduce has none"),
@@ -156,8 +156,8 @@ STRAND = STEP[:5]
         (edit([*STEP, "count"], 10**40), "/program/programs/0/strands/0/steps/0/count"),
         (edit([*STEP, "count"], 1.5), "/program/programs/0/strands/0/steps/0/count: Expected `int`, got `float`"),
         (edit([*STEP, "count"], "1"), "/program/programs/0/strands/0/steps/0/count: Expected `int`, got `str`"),
-        (edit([*STEP, "count"], float("nan")), "is no JSON"),
-        (edit([*STEP, "count"], float("-inf")), "is no JSON"),
+        (edit([*STEP, "count"], float("nan")), "is not JSON"),
+        (edit([*STEP, "count"], float("-inf")), "is not JSON"),
         (edit([*STEP, "source"], ["input", 3]), "/source/1: 3 and 1 chunks are outside of input's 3"),
         (edit([*STEP, "source"], ["input", -1]), "/source/1: -1"),
         (edit([*STEP, "source"], ["nothing", 0]), "/source/0: there is no buffer 'nothing'"),
@@ -165,13 +165,13 @@ STRAND = STEP[:5]
         (edit([*STEP, "waits"], [[0, 0]]), "/waits/0: a step waits for its own strand"),
         (edit([*STRAND, "send"], 0), "/program/programs/0/strands/0/send: rank 0 has no connection with itself"),
         (edit([*STRAND, "send"], 3), "/program/programs/0/strands/0/send: 3 is not from -1 to 2"),
-        (edit([*STRAND, "channel"], 5), "on channel 5 nobody receives"),
+        (edit([*STRAND, "channel"], 5), "on channel 5 no thread block receives"),
         (edit([*STRAND, "steps"], []), "/program/programs/0/strands/0/steps: there are none"),
-        (edit(["program", "programs", 0, "scratch"], {"input": 1}), "'input' is no name of a scratch buffer"),
+        (edit(["program", "programs", 0, "scratch"], {"input": 1}), "'input' is not the name of a scratch buffer"),
         (edit(["program", "programs", 0, "scratch"], {"s": 10**12}), "/scratch/s: 1000000000000"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(ring, change, text):
+def test_a_wrong_value_raises_with_its_place(ring, change, text):
     document = json.loads(encode(ring))
     keep = document["hash"]
     change(document)
@@ -181,7 +181,7 @@ def test_what_is_wrong_is_named_with_its_place(ring, change, text):
     assert text in str(raised.value)
 
 
-def test_two_strands_on_one_connection_are_refused(ring):
+def test_two_thread_blocks_on_one_connection_raise(ring):
     document = json.loads(encode(ring))
     strands = document["program"]["programs"][0]["strands"]
     strands.append(strands[0])
@@ -189,7 +189,7 @@ def test_two_strands_on_one_connection_are_refused(ring):
         decode(with_hash(document))
 
 
-def test_a_circle_is_refused(ring):
+def test_a_cycle_of_waits_raises(ring):
     document = json.loads(encode(ring))
     for one in document["program"]["programs"]:
         one["strands"][0]["steps"].reverse()
@@ -197,7 +197,7 @@ def test_a_circle_is_refused(ring):
         decode(with_hash(document))
 
 
-def test_a_million_steps_are_refused_at_once(ring):
+def test_a_million_steps_raise_at_once(ring):
     document = json.loads(encode(ring))
     steps = document["program"]["programs"][0]["strands"][0]["steps"]
     step = json.dumps(steps[0])
@@ -207,7 +207,7 @@ def test_a_million_steps_are_refused_at_once(ring):
         decode(contents.encode(), expect_hash=False)
 
 
-def test_very_many_chunks_are_refused_at_once(ring):
+def test_very_many_chunks_raise_at_once(ring):
     document = json.loads(encode(ring))
     document["program"]["refinement"] = 1024
     document["program"]["collective"]["chunk_factor"] = 1 << 20
@@ -250,7 +250,7 @@ def _mutated(contents: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def test_damaged_files_are_refused_or_right():
+def test_damaged_files_raise_or_are_correct():
     files = [encode(compile_program(random_program(seed))) for seed in range(50)]
     accepted = 0
     for seed in range(FIRST, FIRST + MUTATIONS):

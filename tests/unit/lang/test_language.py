@@ -58,7 +58,7 @@ def line():
 # ---- stale references
 
 
-def test_a_reference_to_what_a_copy_overwrote_is_stale():
+def test_a_reference_to_chunks_that_a_copy_overwrote_is_stale():
     with _Expect(StaleReferenceError, "input[0] of rank 0", "was overwritten at"), program():
         old = chunk(0, IN, 0)
         chunk(1, IN, 0).copy(0, IN, 0)
@@ -74,14 +74,14 @@ def test_a_stale_reference_names_the_line_that_overwrote_it():
     assert f"was overwritten at {__file__}:{overwritten}" in str(raised.value)
 
 
-def test_a_reference_to_what_a_reduction_changed_is_stale():
+def test_a_reference_to_chunks_that_a_reduction_changed_is_stale():
     with _Expect(StaleReferenceError), program():
         old = chunk(0, IN, 0)
         chunk(0, IN, 0).reduce(chunk(1, IN, 0))
         old.copy(1, IN, 1)
 
 
-def test_a_reference_of_which_one_chunk_was_overwritten_is_stale():
+def test_a_reference_with_one_overwritten_chunk_is_stale():
     with _Expect(StaleReferenceError, "input[1:4] of rank 0 is stale", "input[2] of rank 0 was"), program():
         old = chunk(0, IN, 1, 3)
         chunk(1, IN, 2).copy(0, IN, 2)
@@ -96,7 +96,7 @@ def test_stale_references_cannot_be_split_or_grouped(use):
         use(old)
 
 
-def test_the_reference_that_was_reduced_into_stays_fresh():
+def test_the_target_of_a_reduction_stays_fresh():
     with program(chunks=1, inplace=True) as made:
         total = chunk(0, IN, 0)
         total.reduce(chunk(1, IN, 0))
@@ -119,7 +119,7 @@ def test_one_of_several_chunks_that_was_not_written_is_named():
         chunk(0, OUT, 0, 4)
 
 
-def test_a_scratch_buffer_that_nobody_wrote_is_uninitialized():
+def test_a_scratch_buffer_that_was_not_written_is_uninitialized():
     with _Expect(UninitializedChunkError, "nothing[0] of rank 1"), program():
         chunk(1, "nothing", 0)
 
@@ -142,7 +142,7 @@ def test_a_scratch_buffer_that_nobody_wrote_is_uninitialized():
         ((0, "", 0), "buffer ''"),
     ],
 )
-def test_bad_references(arguments, text):
+def test_invalid_references_raise(arguments, text):
     with _Expect(BadReferenceError, text), program():
         chunk(*arguments)
 
@@ -157,7 +157,7 @@ def test_a_copy_to_an_output_needs_an_index():
         chunk(0, IN, 0).copy(1, OUT)
 
 
-def test_a_copy_to_scratch_without_an_index_goes_behind_what_is_there():
+def test_a_copy_to_scratch_without_an_index_appends():
     with program(chunks=2) as made:
         assert chunk(0, IN, 0).copy(1, "scratch").index == 0
         assert chunk(0, IN, 1).copy(1, "scratch").index == 1
@@ -169,7 +169,7 @@ def test_a_reduction_of_another_count_is_an_error():
         chunk(0, IN, 0).reduce(chunk(1, IN, 0, 2))
 
 
-def test_what_overlaps_with_itself_is_an_error():
+def test_a_copy_that_overlaps_its_source_is_an_error():
     with _Expect(BadReferenceError, "overlap"), program():
         chunk(0, IN, 0, 2).copy(0, IN, 1)
 
@@ -184,12 +184,12 @@ def test_a_reduction_takes_references():
         chunk(0, IN, 0).reduce(3)
 
 
-def test_chunks_that_do_not_go_into_equal_parts_cannot_be_split():
+def test_chunks_cannot_be_split_into_unequal_parts():
     with _Expect(BadReferenceError, "cannot be split into 2"), program():
         chunk(0, IN, 0, 3).split(2)
 
 
-def test_chunks_that_are_apart_cannot_be_grouped():
+def test_chunks_that_are_not_adjacent_cannot_be_grouped():
     with _Expect(BadReferenceError, "not side by side"), program():
         chunk(0, IN, 0).group(chunk(0, IN, 2))
 
@@ -225,18 +225,18 @@ def test_ranks_without_a_link_cannot_exchange_chunks():
         ({"topology": topology.ring(3)}, "3 ranks, and the collective allreduce 2"),
     ],
 )
-def test_bad_options(options, text):
+def test_invalid_options_raise(options, text):
     with _Expect(UsageError, text):
         program(**options)
 
 
 @pytest.mark.parametrize("make", [lambda: AllReduce(0), lambda: AllReduce(2, 0), lambda: Reduce(2, 1, root=2)])
-def test_bad_collectives(make):
+def test_invalid_collectives_raise(make):
     with pytest.raises(BadReferenceError, match=__file__):
         make()
 
 
-def test_bad_placements():
+def test_invalid_placements_raise():
     with pytest.raises(UsageError, match="channel=-1"), program():
         chunk(0, IN, 0).copy(1, IN, 0, channel=-1)
     with pytest.raises(UsageError, match="within one rank, which has none"), program():
@@ -255,7 +255,7 @@ def test_programs_cannot_be_nested():
         pass
 
 
-def test_nothing_works_outside_of_a_program():
+def test_functions_outside_a_program_raise():
     with _Expect(UsageError, "no program is being written"):
         chunk(0, IN, 0)
     with _Expect(UsageError, "no program is being written"):
@@ -269,7 +269,7 @@ def test_a_reference_of_another_program_cannot_be_used():
         ref.copy(1, IN, 0)
 
 
-def test_a_program_that_ended_in_an_error_can_neither_go_on_nor_be_compiled():
+def test_a_program_that_ended_in_an_error_cannot_continue_or_be_compiled():
     made = program()
     with pytest.raises(UninitializedChunkError), made:
         chunk(0, OUT, 0)
@@ -279,7 +279,7 @@ def test_a_program_that_ended_in_an_error_can_neither_go_on_nor_be_compiled():
         compile_program(made)
 
 
-def test_a_program_is_compiled_when_it_is_written():
+def test_a_program_cannot_be_compiled_before_it_is_written():
     with pytest.raises(UsageError, match="has not been written"):
         compile_program(program())
     with pytest.raises(UsageError, match="is still being written"), program() as made:

@@ -1,4 +1,4 @@
-"""Programs with all ranks in one process: checked results, reports of stuck programs, slow links; the cost model."""
+"""Programs with all ranks in one process: checked results, stuck programs, slow links; and the cost model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW = Machine(2, 2, Link(5, 4), Link(200, 0.5))
 
 
 @pytest.mark.parametrize("machine", [None, SLOW])
-def test_threads_give_right_results_and_times(machine):
+def test_local_runs_check_results_and_measure_times(machine):
     times = run_locally(compile_program(algorithms.ring(4)), 5000, machine=machine, repetitions=3, seed=7)
     assert len(times) == 3 and min(times) > 0
     if machine is not None:
@@ -30,9 +30,9 @@ def test_threads_give_right_results_and_times(machine):
 def test_a_wrong_result_is_found():
     ring = compile_program(algorithms.ring(3))
     [strand] = ring.programs[0].strands
-    forgets = {"rrc": "r", "rrcs": "rcs"}  # leaves out the addition
+    no_addition = {"rrc": "r", "rrcs": "rcs"}
     steps = tuple(
-        msgspec.structs.replace(step, op=forgets.get(step.op, step.op), finishes=False) for step in strand.steps
+        msgspec.structs.replace(step, op=no_addition.get(step.op, step.op), finishes=False) for step in strand.steps
     )
     first = msgspec.structs.replace(ring.programs[0], strands=(msgspec.structs.replace(strand, steps=steps),))
     broken = msgspec.structs.replace(ring, programs=(first, *ring.programs[1:]))
@@ -40,7 +40,7 @@ def test_a_wrong_result_is_found():
         run_locally(broken, 300, "int32", seed=1)
 
 
-def test_places_in_scratch_that_serve_chunks_of_several_sizes_do_not_touch():
+def test_scratch_chunks_of_several_sizes_do_not_overlap():
     with Program("relay", Broadcast(3, 4), instances=2, slots=1, fuse=False) as program:
         for part in range(4):
             value = chunk(0, "input", part)
@@ -53,7 +53,7 @@ def test_places_in_scratch_that_serve_chunks_of_several_sizes_do_not_touch():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_stuck_program_tells_what_every_strand_waits_for(seed):
+def test_a_stuck_program_raises_with_the_wait_of_every_thread_block(seed):
     with Program("waits", AllReduce(2)) as program:
         for rank in range(2):
             chunk(rank, "input", 0).copy(1 - rank, "scratch", 0)
@@ -77,7 +77,7 @@ def test_a_stuck_program_tells_what_every_strand_waits_for(seed):
         run_locally(stuck, 10, seed=seed, patience_s=0.2)
 
 
-def test_what_does_not_fit_is_an_error():
+def test_arguments_that_do_not_fit_the_program_raise():
     ring = compile_program(algorithms.ring(2))
     with pytest.raises(UsageError, match="dtype='text'"):
         run_locally(ring, 10, "text")
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_an_error():
 
 
 @pytest.mark.parametrize(("elements", "classes", "refinement"), [(1, 3, 2), (1000, 7, 3), (64, 4, 4), (17, 1, 1)])
-def test_sizes_leave_nothing_out(elements, classes, refinement):
+def test_chunk_sizes_cover_all_elements(elements, classes, refinement):
     sizes = Sizes(elements, 4, classes, refinement)
     assert [sizes.offset(0), sizes.offset(classes)] == [0, elements]
     assert sum(sizes.chunk(number) for number in range(classes)) == elements
@@ -101,7 +101,7 @@ def test_sizes_leave_nothing_out(elements, classes, refinement):
     assert sum(parts) == elements and max(parts) == sizes.most_part()
 
 
-def test_the_cost_model_of_a_chain_is_what_one_counts_by_hand():
+def test_the_cost_model_of_a_chain_equals_a_count_by_hand():
     with Program("chain", AllReduce(2)) as program:
         total = chunk(1, "input", 0).reduce(chunk(0, "input", 0))
         for rank in range(2):
@@ -114,7 +114,7 @@ def test_the_cost_model_of_a_chain_is_what_one_counts_by_hand():
     assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(216, rel=0.01)
 
 
-def test_two_steps_pay_where_a_card_takes_its_time_for_each_message():
+def test_the_two_step_alltoall_is_faster_if_each_message_has_a_gap():
     two, direct = (compile_program(one) for one in (algorithms.two_step_alltoall(2, 4), algorithms.direct_alltoall(8)))
     small, large = 32, 1 << 20
     for gap_us, better in ((0, False), (25, True)):
@@ -123,7 +123,7 @@ def test_two_steps_pay_where_a_card_takes_its_time_for_each_message():
         assert predict(two, large, machine) > 0.9 * predict(direct, large, machine)
 
 
-def test_the_cost_model_ranks_algorithms_by_size_as_links_do():
+def test_the_cost_model_prefers_algorithms_by_size_and_links():
     machine = Machine(1, 8, Link(50, 1), Link(50, 1))
     pairs, ring = (compile_program(one(8)) for one in (algorithms.all_pairs, algorithms.ring))
     small, large = 256, 1 << 20
@@ -133,7 +133,7 @@ def test_the_cost_model_ranks_algorithms_by_size_as_links_do():
     assert predict(ring, large, hosts) < predict(pairs, large, hosts)
 
 
-def test_machines_are_parsed_and_mistakes_told():
+def test_machines_are_parsed_and_invalid_texts_raise():
     machine = parse_machine("2x4,inside=1/50,between=10/3,cards=2", 8)
     assert (machine.ranks, machine.between, machine.cards) == (8, Link(10, 3), 2)
     ports, port_of = machine.ports()
@@ -143,7 +143,7 @@ def test_machines_are_parsed_and_mistakes_told():
     inside = "2x4,inside=1/1"
     numbers = [f"{inside},between={link}" for link in ("1", "1/0", "1/1/-1", "1/1/nan", "1/1/1/1", "inf/1")]
     for text in ("", "2x4", *numbers, f"{inside},between=1/1,x=2"):
-        with pytest.raises(UsageError, match="is no machine"):
+        with pytest.raises(UsageError, match="is not a machine"):
             parse_machine(text, 8)
     with pytest.raises(UsageError, match="has 8 ranks, and the program 4"):
         parse_machine("2x4,inside=1/50,between=10/3", 4)

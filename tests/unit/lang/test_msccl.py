@@ -1,4 +1,4 @@
-"""Programs in msccl-tools' interface, and the XML that they print."""
+"""Programs that use the interface of msccl-tools, and the XML that they print."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from horocache.lang.msccl.topologies import fully_connected
 
 
 class Stuck(Exception):
-    """No thread block can go on."""
+    """No thread block can continue."""
 
 
 def run_xml(text: str, inputs, slots: int, seed: int):
@@ -143,7 +143,7 @@ def ring_of_tools(size, instances, channels=1, policy=ThreadblockPolicy.manual, 
 
 
 @pytest.mark.parametrize(("size", "instances", "channels"), [(2, 1, 1), (3, 1, 1), (4, 1, 1), (4, 2, 2), (5, 3, 1)])
-def test_a_ring_by_hand_prints_a_program_for_the_runtimes(capsys, size, instances, channels):
+def test_a_manually_placed_ring_prints_xml_for_the_runtimes(capsys, size, instances, channels):
     ring_of_tools(size, instances, channels)
     text = capsys.readouterr().out
     check_xml(text, AllReduce(size, size, True), instances)
@@ -191,20 +191,20 @@ def all_to_next(forget=-1):
     return program, correct
 
 
-def test_a_collective_of_the_users_own_is_what_its_check_accepts(capsys):
+def test_the_check_of_a_users_collective_defines_its_result(capsys):
     _, correct = all_to_next()
     assert correct
-    promised = Custom("custom", 4, 2, 2, lambda r, c: [(r - 1, c)] if r else None, pre=lambda r, c: r < 3)
-    check_xml(capsys.readouterr().out, promised, 1)
+    specified = Custom("custom", 4, 2, 2, lambda r, c: [(r - 1, c)] if r else None, pre=lambda r, c: r < 3)
+    check_xml(capsys.readouterr().out, specified, 1)
 
 
-def test_what_the_check_does_not_accept_is_not_printed(capsys):
+def test_a_program_that_the_users_check_refuses_is_not_printed(capsys):
     with pytest.raises(PostconditionError, match="rank 3 chunk 0: None"):
         all_to_next(forget=2)
     assert "<algo" not in capsys.readouterr().out
 
 
-def test_what_the_check_of_ours_does_not_accept_is_printed_and_refused(capsys):
+def test_a_wrong_allreduce_fails_check_and_raises(capsys):
     with pytest.raises(PostconditionError), MSCCLProgram("no", fully_connected(2), AllReduceOfTools(2, 1, True), 1):
         chunk(0, Buffer.input, 0).reduce(chunk(1, Buffer.input, 0))
         assert not Check()
@@ -214,7 +214,7 @@ def test_what_the_check_of_ours_does_not_accept_is_printed_and_refused(capsys):
 
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("kind", [AllGather, ReduceScatter, AllToAll])
-def test_the_other_collectives(capsys, kind, inplace):
+def test_allgather_reducescatter_and_alltoall_print_xml(capsys, kind, inplace):
     if kind is AllToAll and inplace:
         pytest.skip("parts would have to be swapped in place")
     with MSCCLProgram("direct", fully_connected(3), kind(3, 2, inplace), 1):
@@ -242,7 +242,7 @@ def test_the_other_collectives(capsys, kind, inplace):
     check_xml(text, kind(3, 2, inplace).made, 1)
 
 
-def test_in_place_the_input_of_another_rank_is_the_senders_part(capsys):
+def test_a_copy_to_the_input_in_place_goes_to_the_part_of_the_sender(capsys):
     with MSCCLProgram("pairs", fully_connected(3), AllGather(3, 2, True), 1):
         for source in range(3):
             for target in range(3):
@@ -265,7 +265,7 @@ class SumInTheMiddle(Collective):
         return prog.buffers[1][Buffer.input][0] == first and prog.buffers[2][Buffer.input][0] == both
 
 
-def test_what_a_collective_of_the_users_own_finds_in_inputs_is_kept(capsys):
+def test_results_of_a_users_collective_in_input_buffers_stay(capsys):
     with MSCCLProgram("middle", fully_connected(3), SumInTheMiddle(3, 1, False), 1):
         total = chunk(1, Buffer.input, 0).reduce(chunk(0, Buffer.input, 0))
         chunk(2, Buffer.input, 0).reduce(total)
@@ -281,12 +281,12 @@ def test_what_a_collective_of_the_users_own_finds_in_inputs_is_kept(capsys):
 def test_routines_are_rings_over_some_ranks(capsys, offset):
     ranks = 2 + offset
     post = lambda r, i: [(offset, i), (offset + 1, i)] if r >= offset else None  # noqa: E731
-    promised = Custom("sums", ranks, 2, 2, post, inplace=True)
+    specified = Custom("sums", ranks, 2, 2, post, inplace=True)
     with MSCCLProgram("sums", fully_connected(ranks), Sums(ranks, 2, True), 1):
         routines.allreduce_ring_inplace(2, gpu_offset=offset)
         assert Check()
         XML()
-    check_xml(capsys.readouterr().out, promised, 1)
+    check_xml(capsys.readouterr().out, specified, 1)
     with MSCCLProgram("gather", fully_connected(4), AllGather(4, 1, True), 1):
         routines.allgather_ring_inplace(4)
         assert Check()
@@ -307,7 +307,7 @@ class Sums(Collective):
         return all(list(prog.buffers[rank][Buffer.input]) == want for rank in last)
 
 
-def test_names_are_where_programs_look_for_them():
+def test_modules_have_the_names_of_msccl_tools():
     code = (
         "from horocache.lang.msccl.collectives import *\n"
         "from horocache.lang.msccl.topologies.generic import fully_connected\n"
@@ -323,7 +323,7 @@ def test_names_are_where_programs_look_for_them():
     exec(compile(code, "program", "exec"), {})
 
 
-def test_references_know_where_chunks_come_from_and_go(capsys):
+def test_references_have_the_origin_and_the_destination_of_chunks(capsys):
     with MSCCLProgram("refs", fully_connected(2), AllToAll(2, 2, False), 1) as program:
         ref = chunk(0, Buffer.input, 2, 2)
         assert (ref.rank, ref.index, ref.size) == (0, 2, 2)
@@ -340,7 +340,7 @@ def test_references_know_where_chunks_come_from_and_go(capsys):
     assert "Chunk(origin_rank=0, origin_index=2, dst_rank=1, dst_index=0)" in capsys.readouterr().out
 
 
-def test_misuse_is_named():
+def test_misuse_raises():
     with pytest.raises(UsageError, match="no program is being written"):
         chunk(0, Buffer.input, 0)
     with pytest.raises(UsageError, match="protocol='Fast'"):
@@ -353,7 +353,7 @@ def test_misuse_is_named():
         old.copy(1, Buffer.input, 0)
 
 
-def test_strands_by_hand_that_cannot_be_are_refused():
+def test_impossible_manual_thread_blocks_raise():
     with (
         pytest.raises(ScheduleError),
         MSCCLProgram(
@@ -375,7 +375,7 @@ def test_strands_by_hand_that_cannot_be_are_refused():
 # ---- topologies
 
 
-def test_topologies_connect_what_they_say():
+def test_topologies_have_the_expected_number_of_links():
     connected = {
         "fully_connected": (topologies.fully_connected(4), 12),
         "ring": (topologies.ring(5), 10),
@@ -397,7 +397,7 @@ def test_topologies_connect_what_they_say():
         assert found == links, name
 
 
-def test_nvlinks_are_read_from_what_nvidia_smi_prints():
+def test_nvlinks_are_read_from_the_output_of_nvidia_smi():
     printed = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-3\nGPU1\tNV4\t X \t0-3\n\nLegend:\n"
     topology = topologies.nvlink_only(printed)
     assert [list(row) for row in topology.links] == [[0, 4], [4, 0]]

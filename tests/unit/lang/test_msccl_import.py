@@ -1,4 +1,4 @@
-"""Import of MSCCL-XML: exported programs, files that others wrote, mistakes."""
+"""Import of MSCCL-XML: exported programs, files of other programs, wrong files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_random_programs_survive_export_and_import(seed):
         expected = whole.expected(rank, index // fine)
         return None if expected is None else [(source, i * fine + index % fine) for source, i in expected]
 
-    promised = Custom(
+    specified = Custom(
         "random",
         compiled.ranks,
         whole.input_chunks(0) * fine,
@@ -55,7 +55,7 @@ def test_random_programs_survive_export_and_import(seed):
         post,
         inplace=whole.inplace,
     )
-    assert import_msccl(text, promised).count_steps() == compiled.count_steps()
+    assert import_msccl(text, specified).count_steps() == compiled.count_steps()
 
 
 @pytest.mark.parametrize("make", [algorithms.ring, algorithms.all_pairs, algorithms.direct_alltoall])
@@ -91,7 +91,7 @@ def test_collectives_with_a_root_survive_export_and_import(kind):
         import_msccl(text.replace('root="1"', ""))
 
 
-def test_what_reduces_from_another_place_is_copied_there_first():
+def test_a_receive_reduce_from_another_place_becomes_a_copy_and_a_reduction():
     text = """<algo name="x" proto="Simple" ngpus="2" coll="custom" inplace="0">
       <gpu id="0" i_chunks="1" o_chunks="0" s_chunks="0"><tb id="0" send="1" recv="-1" chan="0">
         <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
@@ -106,38 +106,38 @@ def test_what_reduces_from_another_place_is_copied_there_first():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda t: "", "is no XML"),
-        (lambda t: t[: len(t) // 2], "is no XML"),
+        (lambda t: "", "is not XML"),
+        (lambda t: t[: len(t) // 2], "is not XML"),
         (lambda t: "<!DOCTYPE a [<!ENTITY b 'c'>]>" + t, "declares a document type"),
         (lambda t: t.replace("<algo", "<alg").replace("</algo", "</alg"), "a program's is 'algo'"),
         (lambda t: t.replace('ngpus="3"', 'ngpus="99999"'), "/algo/ngpus"),
-        (lambda t: t.replace('ngpus="3"', 'ngpus="x"'), "'x' is no number"),
+        (lambda t: t.replace('ngpus="3"', 'ngpus="x"'), "'x' is not a number"),
         (lambda t: t.replace('coll="allreduce"', 'coll="custom"'), "give the collective"),
         (lambda t: t.replace('proto="Simple"', 'proto="Fast"'), "/algo/proto"),
         (lambda t: t.replace('type="rrs"', 'type="jump"', 1), "'jump' is not known"),
         (lambda t: t.replace('srcbuf="i"', 'srcbuf="z"', 1), "there are i, o and s"),
-        (lambda t: t.replace('depid="-1" deps="-1"', 'depid="9" deps="0"', 1), "is no step"),
+        (lambda t: t.replace('depid="-1" deps="-1"', 'depid="9" deps="0"', 1), "is not a step"),
         (lambda t: t.replace('srcoff="0"', 'srcoff="77"', 1), "outside of"),
         (lambda t: t.replace('<step s="1"', '<step s="5"', 1), "are numbered from 0 on"),
         (lambda t: t.replace('<tb id="0"', '<tb id="4"', 1), "the ids are not 0 to"),
         (lambda t: t.replace('<gpu id="0"', '<gpu id="8"', 1), "the ids are not 0 to 2"),
     ],
 )
-def test_xml_that_is_wrong_is_named(change, text):
+def test_wrong_xml_raises_with_its_place(change, text):
     good = export_msccl(algorithms.ring(3))
     with pytest.raises(ProgramFileError) as raised:
         import_msccl(change(good))
     assert text in str(raised.value)
 
 
-def test_programs_of_the_tools_print_what_can_be_imported():
+def test_xml_that_msccl_tools_programs_print_can_be_imported():
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         ring_of_tools(4, 1)
     assert import_msccl(printed.getvalue()).ranks == 4
 
 
-# ---- files as msccl-tools lays them out: every attribute, thread blocks that wait through nops
+# ---- files in the form of msccl-tools: all attributes, thread blocks that wait in nops
 
 
 def block(number, send, recv, *steps):
@@ -179,7 +179,7 @@ def exchange(peer):
     )
 
 
-def test_a_file_laid_out_by_hand_does_what_it_says():
+def test_a_file_written_by_hand_gives_the_specified_results():
     program = import_msccl(two_ranks(exchange(1), exchange(0)))
     collective = collective_of(program.collective, 2)
     for seed in range(20):
@@ -211,7 +211,7 @@ def for_both_places(peer):
 
 
 @pytest.mark.parametrize("places", ['inplace="1" outofplace="1"', 'inplace="1" outofplace="0"', 'inplace="0"'])
-def test_a_file_for_calls_in_place_may_name_the_output(places):
+def test_a_file_for_in_place_calls_may_use_the_output_buffer(places):
     text = two_ranks(for_both_places(1), for_both_places(0)).replace('inplace="1" outofplace="0"', places)
     program = import_msccl(text.replace('o_chunks="0"', 'o_chunks="2"'))
     collective = collective_of(program.collective, 2)
@@ -224,7 +224,7 @@ def test_a_file_for_calls_in_place_may_name_the_output(places):
     assert program.collective.inplace == ('inplace="1"' in places)
 
 
-def test_in_place_an_allgathers_input_is_a_part_of_its_output():
+def test_the_input_of_an_in_place_allgather_is_part_of_its_output():
     def rank(number):
         own, peer = f"o{number}", 1 - number
         first = block(0, peer, peer, ("s", "i0", own, NEVER, 0), ("r", f"o{peer}", f"o{peer}", NEVER, 0))
@@ -235,7 +235,7 @@ def test_in_place_an_allgathers_input_is_a_part_of_its_output():
         'i_chunks="2" o_chunks="0"', 'i_chunks="1" o_chunks="2"'
     )
     program = import_msccl(text)
-    assert program.count_steps() == 4, "the copy of the input to the output is not needed"
+    assert program.count_steps() == 4, "the copy of the input to the output is not removed"
     run_locally(program, 1024)
 
 
@@ -246,7 +246,7 @@ def test_a_program_that_would_deadlock_in_the_runtimes_is_not_exported():
     assert import_msccl(export_msccl(ring)).min_slots == 1
 
 
-def test_a_schedule_in_which_both_ranks_receive_before_they_send_is_refused_with_the_circle():
+def test_ranks_that_both_receive_before_they_send_raise_with_the_cycle():
     def both_receive(peer):
         steps = [("rrc", "i0", "i0", NEVER, 0), ("s", "i0", "i0", NEVER, 0)]
         return block(0, peer, peer, *steps)
@@ -257,7 +257,7 @@ def test_a_schedule_in_which_both_ranks_receive_before_they_send_is_refused_with
         assert place in str(raised.value)
 
 
-def test_thread_blocks_that_wait_for_each_other_crosswise_are_refused_with_the_circle():
+def test_thread_blocks_that_wait_for_each_other_raise_with_the_cycle():
     crosswise = "\n".join(
         [
             block(0, -1, -1, ("cpy", "i0", "s0", (1, 1), 0), ("cpy", "i0", "s0", NEVER, 1)),
@@ -284,24 +284,24 @@ def _xml(attributes="", inside=""):
         ),
         (
             b'<?xml version="1.0" encoding="cp037"?>' + '<!DOCTYPE algo SYSTEM "/etc/passwd"><algo/>'.encode("cp037"),
-            "is no XML|declares",
+            "is not XML|declares",
         ),
         (_xml(inside="<a>" * 2000).encode(), "has more than 1000 elements"),
         (_xml(" ".join(f'a{i}=""' for i in range(100_000))).encode(), "has a tag, or text, of more than"),
         (_xml(inside="x" * 100_000).encode(), "has a tag, or text, of more than"),
         (_xml(f'minBytes="{"9" * 5000}"').encode(), "/algo"),
-        (b"", "is no XML"),
-        (b"\0" * 100, "is no XML"),
+        (b"", "is not XML"),
+        (b"\0" * 100, "is not XML"),
     ],
     ids=range(9),
 )
-def test_xml_that_asks_for_memory_or_other_files_is_refused(monkeypatch, contents, text):
+def test_xml_with_entities_or_too_many_elements_raises(monkeypatch, contents, text):
     monkeypatch.setattr(msccl_xml, "_MOST_ELEMENTS", 1000)
     with pytest.raises(ProgramFileError, match=text):
         import_msccl(contents)
 
 
-def test_damaged_xml_is_refused_or_right():
+def test_damaged_xml_raises_or_is_correct():
     good = export_msccl(algorithms.ring(3)).encode()
     numbers, read = random.Random(7), 0
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Compiled programs in msccl-tools' classes: merged steps, their thread blocks, and their dependencies."""
+"""Compiled programs in the classes of msccl-tools: merged steps, thread blocks and dependencies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def around(instr_fusion):
     return program
 
 
-def test_what_can_be_merged_is():
+def test_steps_are_merged():
     lowered = around(instr_fusion=True).lower()
     blocks = [gpu.threadblocks for gpu in lowered.gpus]
     assert [len(each) for each in blocks] == [1, 1, 1]
@@ -74,7 +74,7 @@ def test_instances_multiply_thread_blocks(instances):
     assert [len(gpu.threadblocks) for gpu in several] == [instances * len(gpu.threadblocks) for gpu in single]
 
 
-def test_a_step_knows_those_that_it_waits_for():
+def test_a_step_lists_the_steps_that_it_waits_for():
     collective = AllToAll(2, 1, True)
     policy = ThreadblockPolicy.manual
     with MSCCLProgram("swap", fully_connected(2), collective, 1, threadblock_policy=policy) as program:
@@ -88,7 +88,7 @@ def test_a_step_knows_those_that_it_waits_for():
     assert sent.depends == [copied] and (sent.tb, copied.tb) == (1, 0)
 
 
-def test_a_program_that_is_wrong_has_none():
+def test_a_wrong_program_cannot_be_lowered():
     with MSCCLProgram("nothing", fully_connected(2), AllReduce(2, 1, True), 1) as program:
         pass
     with pytest.raises(PostconditionError):

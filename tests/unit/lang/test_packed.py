@@ -1,4 +1,4 @@
-"""The words that the core reads of a program, in the order that cpp_core/program/program.h documents."""
+"""The words of a packed program, in the order that cpp_core/program/program.h documents."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def test_a_program_is_packed_rank_by_rank():
     assert packed[7 : 7 + len(rank_0)] == rank_0
 
 
-def test_every_instance_has_words_of_its_own():
+def test_every_instance_has_its_own_words():
     one, four = (compile_program(algorithms.ring(3, instances=n)) for n in (1, 4))
     assert len(words(four)) > 3 * len(words(one))

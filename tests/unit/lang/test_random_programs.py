@@ -1,6 +1,6 @@
-"""Random programs compile, and compute the written result in every interleaving and with every number of slots.
+"""Random programs compile, and compute the written result in several interleavings and with several slots.
 
-HC_TEST_PROGRAMS is the number of programs, and HC_TEST_FIRST_PROGRAM the first of them.
+HC_TEST_PROGRAMS is the number of programs, and HC_TEST_FIRST_PROGRAM the number of the first one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PART = 50
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + PROGRAMS, PART))
-def test_random_programs_compute_what_was_written(first):
+def test_compiled_random_programs_compute_the_written_result(first):
     for seed in range(first, min(first + PART, FIRST + PROGRAMS)):
         program = random_program(seed)
         compiled = compile_program(program)
@@ -38,7 +38,7 @@ def test_random_programs_compute_what_was_written(first):
 
 
 def _needs_two_slots_if_merged():
-    """A program with a schedule that has a circle with one slot, and no merged step in that circle."""
+    """A program whose schedule has a cycle with one slot, and no merged step in that cycle."""
     with Program("small", Custom("any", 2, 4, 4, lambda rank, index: None)) as program:
         for (rank, index), (to, place), count in [
             ((1, 2), (0, 0), 1),
@@ -56,7 +56,7 @@ def _needs_two_slots_if_merged():
     return program
 
 
-def test_for_msccls_runtimes_one_slot_is_enough_and_so_is_every_other_number():
+def test_programs_for_the_msccl_runtimes_run_with_any_number_of_slots():
     for seed in range(-1, 60):
         program = random_program(seed) if seed >= 0 else _needs_two_slots_if_merged()
         compiled = compile_for_msccl(program)

@@ -1,4 +1,4 @@
-"""The verifier refuses damaged programs, except those that compute the same in every interleaving that is tried."""
+"""The verifier refuses damaged programs, unless they compute the same result in all tested interleavings."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _damaged(program: CompiledProgram, rng: random.Random) -> CompiledProgram:
     return _with_step(program, rank, index, at, rng.choice(DAMAGES)(rng, strand.steps[at]))
 
 
-def test_a_damaged_program_is_refused_or_still_right():
+def test_a_damaged_program_raises_or_is_still_correct():
     refused: dict[type, int] = {}
     for seed in range(400):
         program, rng = random_program(seed), random.Random(seed)
@@ -101,13 +101,13 @@ def test_a_damaged_program_is_refused_or_still_right():
         written = outputs_as_written(program, compiled.refinement)
         for order in range(5):
             got = execute(damaged, program.collective, damaged.min_slots, order)
-            for (rank, buffer), chunks in _promised(program, written, compiled.refinement).items():
+            for (rank, buffer), chunks in _specified(program, written, compiled.refinement).items():
                 assert all(got[rank, buffer][at] == value for at, value in chunks.items()), f"program {seed}"
     assert set(refused) == {DeadlockError, PostconditionError, RaceError, VerificationError}
     assert sum(refused.values()) > 120, refused
 
 
-def _promised(program, written, fine):
+def _specified(program, written, fine):
     places: dict[tuple[int, str], dict[int, object]] = {}
     collective = program.collective
     for rank in range(collective.num_ranks):
@@ -148,18 +148,18 @@ def _verify(hand: Hand) -> None:
     verify(hand.compiled(), AllReduce(2, 1, inplace=True))
 
 
-def test_sends_before_receives_are_right():
+def test_sends_before_receives_are_correct():
     _verify(Hand((_exchange(1, "send"), _exchange(0, "send"))))
 
 
-def test_receives_before_sends_on_both_ranks_are_a_deadlock_that_is_shown():
+def test_receives_before_sends_on_both_ranks_are_a_deadlock_with_its_cycle():
     with pytest.raises(DeadlockError) as raised:
         _verify(Hand((_exchange(1, "receive"), _exchange(0, "receive"))))
     assert len(raised.value.cycle) == 2
     assert "rank 0 strand 0 step 0 (r at tmp[0]) waits for a message from rank 1 on channel 0" in str(raised.value)
 
 
-def test_strands_that_wait_crosswise_are_a_deadlock_that_is_shown():
+def test_thread_blocks_that_wait_for_each_other_are_a_deadlock_with_its_cycle():
     send = Strand((Step("s", 1, IN, waits=((1, 1),)),), 1)
     receive = Strand((Step("r", 1, None, TMP, waits=((0, 0),)), Step("re", 1, TMP, IN)), -1, 1)
     with pytest.raises(DeadlockError, match="wait for each other") as raised:
@@ -195,14 +195,14 @@ def test_more_sends_than_slots_are_a_deadlock_with_few_slots_only():
     _verify(Hand(both, slots=2))
 
 
-def test_what_is_never_received_is_an_error():
+def test_a_message_that_is_never_received_is_an_error():
     steps = (Step("s", 1, IN), Step("r", 1, None, TMP), Step("re", 1, TMP, IN))
     more = (Step("s", 1, IN), Step("s", 1, IN), *steps[1:])
     with pytest.raises(VerificationError, match="1 messages from rank 0 to rank 1 on channel 0 are never received"):
         _verify(Hand(((Strand(more, 1, 1),), (Strand(steps, 0, 0),)), slots=2))
 
 
-def test_the_interpreter_gets_stuck_where_the_proof_says_so():
+def test_the_interpreter_gets_stuck_where_the_verifier_finds_a_deadlock():
     hand = Hand((_exchange(1, "receive"), _exchange(0, "receive"))).compiled()
     with pytest.raises(Stuck):
         execute(hand, AllReduce(2, 1, inplace=True), 1, 0)

@@ -1,16 +1,23 @@
-"""Hosts, programs and knob flags, without starting anything."""
+"""Hosts, programs, knob flags, environments and causes of failures, without a job."""
 
 import os
 import socket
+import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from horocache.base.processors import Cores
 from horocache.base.usage import UsageError
 from horocache.core.launcher_environment import JobEnvironment, find_program, new_job_id, reserve_port
+from horocache.launch import cli, sessions
+from horocache.launch.cause import Cause, read_cause
 from horocache.launch.flags import build_parser, knob_arguments, parse
 from horocache.launch.hosts import count_ranks
+from horocache.launch.output import Tail
+from horocache.launch.summary import first_cause
 
 
 def knob(name, kind="int", default="1", minimum="0", maximum="9", alias="", scope="agree"):
@@ -52,14 +59,14 @@ def test_every_knob_but_the_identity_is_a_flag():
         knobs_of("--rank", "1")
 
 
-def test_flags_become_texts_and_the_rest_is_left_alone():
+def test_flags_become_the_texts_of_knobs():
     assert knobs_of() == {}
     assert knobs_of("--speed", "x") == {"speed": "x"}
     assert knobs_of("--quiet") == {"quiet": "1"}
     assert knobs_of("--no-quiet") == {"quiet": "0"}
 
 
-def test_horovod_s_spellings_mean_the_same_knobs():
+def test_horovods_spellings_set_the_same_knobs():
     assert knobs_of("--fusion-threshold-mb", "64") == {"fusion_threshold": str(64 << 20)}
     assert knobs_of("--log-with-timestamp") == {"log_hide_time": "0"}
 
@@ -81,23 +88,23 @@ def test_the_command_begins_at_the_first_word_that_is_no_option():
         (5, "localhost:2,127.0.0.1:3", 5),
     ],
 )
-def test_ranks_and_slots_go_together(np, hosts, ranks):
+def test_ranks_and_slots_give_the_number_of_ranks(np, hosts, ranks):
     assert count_ranks(np, hosts) == ranks
 
 
-def test_this_machine_may_be_called_by_its_name():
+def test_the_host_may_have_the_name_of_this_machine():
     assert count_ranks(None, f"{socket.gethostname()}:2") == 2
 
 
 @pytest.mark.parametrize(
     "hosts", ["", "localhost:", "localhost:0", "localhost:-1", ":2", "localhost:2,", "-oProxyCommand=x:2"]
 )
-def test_hosts_that_cannot_be_are_refused(hosts):
+def test_invalid_hosts_raise(hosts):
     with pytest.raises(UsageError):
         count_ranks(1, hosts)
 
 
-def test_programs_are_looked_up_as_a_shell_does(tmp_path):
+def test_programs_are_looked_up_like_in_a_shell(tmp_path):
     tool = tmp_path / "tool"
     tool.write_text("")
     assert find_program("tool", str(tmp_path)) == (None, 126)
@@ -109,7 +116,7 @@ def test_programs_are_looked_up_as_a_shell_does(tmp_path):
     assert find_program("x" * 300, str(tmp_path)) == (None, 127), "no file can have that name"
 
 
-def test_a_rank_s_environment_keeps_the_user_s_variables_and_drops_an_outer_torchrun_s():
+def test_a_ranks_environment_keeps_user_variables_and_drops_those_of_torchrun():
     base = {"HOME": "/h", "RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GROUP_RANK": "1", "HOROCACHE_JOB_ID": "outer"}
     shared = JobEnvironment(
         base=base, size=2, job="j", port=5, directory="/d", meets_here=True, knobs={"speed": "3"}, threads=4
@@ -125,13 +132,13 @@ def test_a_rank_s_environment_keeps_the_user_s_variables_and_drops_an_outer_torc
     assert base["RANK"] == "7"
 
 
-def test_no_two_jobs_have_one_name_or_port():
+def test_jobs_have_different_names_and_ports():
     assert len({new_job_id() for _ in range(100)}) == 100
     with reserve_port() as one, reserve_port() as other:
         assert one.getsockname()[1] != other.getsockname()[1]
 
 
-def test_the_reserved_port_can_be_listened_on_by_who_allows_reuse():
+def test_a_socket_with_reuse_can_listen_on_the_reserved_port():
     with reserve_port() as reserved, socket.socket() as store:
         store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         store.bind(("127.0.0.1", reserved.getsockname()[1]))
@@ -141,10 +148,6 @@ def test_the_reserved_port_can_be_listened_on_by_who_allows_reuse():
 
 
 def test_processes_are_found_by_session_and_by_job(tmp_path):
-    import subprocess
-
-    from horocache.launch import sessions
-
     job = new_job_id()
     child = subprocess.Popen(
         ["sleep", "60"], env={"PATH": os.environ["PATH"], "HOROCACHE_JOB_ID": job}, start_new_session=True
@@ -167,31 +170,22 @@ class _Ended:
     """The parts of a rank's process that decide which rank failed first."""
 
     def __init__(self, *stderr, cause=None, ended=1.0, by_launcher=False):
-        from horocache.launch.output import Tail
-
         self.cause, self.ended, self.started, self.stopped_by_launcher = cause, ended, 0.0, by_launcher
         self.err = type("Stream", (), {"tail": Tail()})()
         self.err.tail.add("\n".join(stderr).encode())
 
 
-def test_the_first_rank_that_does_not_blame_another_is_the_culprit():
-    from horocache.launch.summary import first_cause
-
-    fell = _Ended("Traceback (most recent call last):", "horocache.errors.ShutDownError: rank 1 has shut down")
+def test_the_first_rank_whose_error_names_no_other_rank_failed_first():
+    follower = _Ended("Traceback (most recent call last):", "horocache.errors.ShutDownError: rank 1 has shut down")
     lost = _Ended("horocache.errors.PeerLostError: rank 1 was killed")
     raised = _Ended("Traceback (most recent call last):", "ValueError: the data are bad")
     silent = _Ended()
-    assert first_cause([fell, raised, lost, silent]) is raised
+    assert first_cause([follower, raised, lost, silent]) is raised
     assert first_cause([silent, raised]) is silent
-    assert first_cause([fell, lost]) is fell
+    assert first_cause([follower, lost]) is follower
 
 
-def test_a_terminal_is_told_of_threads_that_ranks_have_to_share(monkeypatch):
-    from types import SimpleNamespace
-
-    from horocache.base.processors import Cores
-    from horocache.launch import cli
-
+def test_the_launcher_prints_a_note_of_threads_to_terminals_only(monkeypatch):
     def notes(ranks, threads):
         options = SimpleNamespace(notes=[], verbose=False)
         return cli._notes(SimpleNamespace(size=ranks, threads=threads), Cores(tuple(range(4)), None), options)
@@ -204,24 +198,21 @@ def test_a_terminal_is_told_of_threads_that_ranks_have_to_share(monkeypatch):
     assert notes(2, 2) == []
 
 
-def test_a_rank_is_believed_what_it_said_of_its_failure_whatever_its_error_reads():
-    from horocache.launch.cause import Cause
-    from horocache.launch.summary import first_cause
-
+def test_the_cause_that_a_rank_reports_outweighs_the_text_of_its_error():
     follows = Cause(follows=True, at=2.0, why="rank 1 aborted")
     wrapped = _Ended("RuntimeError: in a callback: AbortedError: rank 1 aborted", cause=follows)
     late = _Ended("SystemExit", ended=5.0)
     assert first_cause([wrapped, late]) is late
-    told = _Ended(
+    reported = _Ended(
         "RuntimeError: mine", cause=Cause(follows=False, at=1.5, why="it raised"), ended=9.0, by_launcher=True
     )
-    assert first_cause([wrapped, late, told]) is told, "it failed at 1.5, although it had to be ended"
-    assert first_cause([wrapped, _Ended(ended=9.0, by_launcher=True)]) is wrapped, "who was ended is a victim"
+    assert first_cause([wrapped, late, reported]) is reported, "it failed at 1.5, before the launcher ended it"
+    assert first_cause([wrapped, _Ended(ended=9.0, by_launcher=True)]) is wrapped, (
+        "a rank that the launcher ended did not fail first"
+    )
 
 
-def test_the_note_of_a_rank_is_read_as_far_as_it_was_written(tmp_path):
-    from horocache.launch.cause import Cause, read_cause
-
+def test_incomplete_causes_are_ignored(tmp_path):
     assert read_cause(tmp_path, 0) is None
     for text, read in (
         (b"follows 1500000000\nrank 1 aborted:\nwhy\xff", Cause(True, 1.5, "rank 1 aborted:\nwhy\\xff")),

@@ -17,7 +17,7 @@ def of_compat(*arguments, **options):
 
 
 @pytest.mark.parametrize(
-    ("module", "says"),
+    ("module", "words"),
     [
         ("horovod.mxnet", "MXNet, whose development has ended"),
         ("horovod.spark", "horocache does not start jobs through Spark"),
@@ -27,13 +27,13 @@ def of_compat(*arguments, **options):
         ("horovod.tensorflow.data.compute_service", "tf.data.experimental.service.DispatchServer"),
     ],
 )
-def test_what_is_missing_is_an_import_error_that_says_why(module, says):
+def test_a_missing_feature_is_an_import_error_with_the_reason(module, words):
     done = of_compat("-c", f"import {module}")
     assert done.returncode == 1
-    assert "ImportError: " in done.stderr and says in done.stderr
+    assert "ImportError: " in done.stderr and words in done.stderr
 
 
-def test_the_basics_of_all_bindings_are_an_object_too():
+def test_the_basics_are_available_as_an_object():
     program = (
         "from horovod.common.basics import HorovodBasics\n"
         "basics = HorovodBasics(__name__, 'mpi_lib')\n"
@@ -45,7 +45,7 @@ def test_the_basics_of_all_bindings_are_an_object_too():
     assert done.stdout.split() == ["0", "1", "1", "0", "True"], done.stderr
 
 
-def test_a_library_can_ask_for_what_is_missing():
+def test_a_program_can_test_for_missing_features():
     program = (
         "import horovod.torch as hvd\n"
         "print(hasattr(hvd, 'elastic'))\n"
@@ -131,7 +131,7 @@ def test_mistakes_are_short():
     assert of_compat("--help").returncode == 0
 
 
-def test_install_goes_first_once_and_refuses_a_horovod_that_is_loaded(tmp_path):
+def test_install_prepends_the_path_once_and_refuses_a_loaded_horovod(tmp_path):
     program = (
         "import sys, os\n"
         "from horocache import compat\n"
@@ -150,7 +150,7 @@ def test_install_goes_first_once_and_refuses_a_horovod_that_is_loaded(tmp_path):
     assert "imported already, from elsewhere/horovod/__init__.py" in done.stdout, done.stderr
 
 
-def test_the_path_keeps_what_was_in_it():
+def test_python_path_keeps_existing_entries():
     assert python_path("x", None) == "x"
     assert python_path("x", "a:b") == "x:a:b"
     assert python_path("x", "a:x") == "x:a"

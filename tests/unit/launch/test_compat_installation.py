@@ -22,7 +22,7 @@ def environment(tmp_path_factory):
 
 
 def run(environment, *arguments, program="python"):
-    # Without PYTHONPATH, and without any other variable that would help.
+    # Without PYTHONPATH and other variables that would make the packages importable.
     command = [str(environment[0] / "bin" / program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env={"PATH": "/usr/bin:/bin"})
 
@@ -31,22 +31,22 @@ def compat(environment, what):
     return run(environment, "-m", "horocache.tools", "compat", what)
 
 
-LOOK = """
+READ_VERSION = """
 import importlib.metadata as metadata, horovod, horocache
 assert horovod.run is horocache.run
 print(horovod.__version__, metadata.version("horovod"))
 """
 
 
-def test_programs_find_horovod_its_command_and_its_version_until_it_is_removed(environment):
+def test_programs_find_horovod_its_command_and_its_version_while_installed(environment):
     folder, library = environment
     before = {path for path in folder.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"}
     for _ in range(2):
         done = compat(environment, "--install")
         assert done.returncode == 0 and str(library) in done.stdout, done.stderr
-    done = run(environment, "-I", "-c", LOOK)
+    done = run(environment, "-I", "-c", READ_VERSION)
     assert done.stdout.split() == ["0.28.1", "0.28.1"], done.stderr
-    done = run(environment, "-np", "1", str(folder / "bin" / "python"), "-I", "-c", LOOK, program="horovodrun")
+    done = run(environment, "-np", "1", str(folder / "bin" / "python"), "-I", "-c", READ_VERSION, program="horovodrun")
     assert done.returncode == 0 and "[0] 0.28.1 0.28.1" in done.stdout, done.stderr
     assert run(environment, "--help", program="horovodrun").stdout.startswith("usage: horocacherun")
     # pip knows the package and all of its files.
@@ -98,7 +98,7 @@ def test_horocache_itself_must_be_in_the_environment(tmp_path):
     assert done.returncode == 1 and "is not installed in" in done.stderr and "install it first" in done.stderr
 
 
-def test_the_version_is_known_where_nothing_is_installed():
+def test_the_version_is_available_without_an_installation():
     program = "import importlib.metadata as m, horovod; print(horovod.__version__ == m.version('horovod'))"
     command = [sys.executable, "-m", "horocache.compat", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

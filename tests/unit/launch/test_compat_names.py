@@ -18,13 +18,13 @@ except ValueError as error:
 assert not _basics.is_initialized()
 hvd.init()
 assert (_basics.rank(), _basics.size()) == (0, 1)
-told = []
-thread = in_thread(told.append, ("done",), name="teller")
+called = []
+thread = in_thread(called.append, ("done",), name="caller")
 thread.join()
-assert told == ["done"] and thread.name == "teller" and thread.daemon
+assert called == ["done"] and thread.name == "caller" and thread.daemon
 in_thread(lambda: 1 // 0, silent=True).join()
 try:
-    in_thread(told.append, ["not a tuple"])
+    in_thread(called.append, ["not a tuple"])
 except ValueError as error:
     assert "as a tuple, not as list" in str(error), error
 model = torch.nn.Linear(2, 2)
@@ -75,7 +75,7 @@ print("done")
 """
 
 
-def test_names_that_public_programs_import_are_there_and_work():
+def test_names_that_public_programs_import_exist_and_work():
     done = subprocess.run(
         [sys.executable, "-m", "horocache.compat", "-c", PROGRAM],
         capture_output=True,

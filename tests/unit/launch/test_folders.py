@@ -1,4 +1,4 @@
-"""Temporary folders: the next job removes those of killed processes, and all others stay."""
+"""Temporary folders: the next job removes the folders of killed processes, and no other folders."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ import pytest
 from horocache.launch import folders
 from horocache.launch.folders import temporary_folder
 
-# Uses a temporary folder, and is killed before or after the n-th call of the kernel on the way.
+# Makes and removes a temporary folder, and kills itself before or after the n-th system call.
 KILLED = """
 import os, signal, sys, tempfile
 from horocache.launch import folders
@@ -46,7 +46,7 @@ def lock_of(path):
 
 
 def abandoned(path, mode=0o700, text=None):
-    """A folder as a killed process leaves it; ``text`` replaces the right contents of its lock file."""
+    """Make the folder of a killed process; ``text`` replaces the correct contents of its lock file."""
     path.mkdir(mode=mode)
     path.chmod(mode)
     (path / "more").touch()
@@ -56,7 +56,7 @@ def abandoned(path, mode=0o700, text=None):
     return path
 
 
-def test_a_folder_is_private_and_goes_at_the_end_also_after_an_error(tmp_path):
+def test_a_folder_is_private_and_removed_at_the_end_even_after_an_error(tmp_path):
     with pytest.raises(KeyError), temporary_folder("horocache-x-") as folder:
         assert folder.parent == tmp_path and folder.name.startswith("horocache-x-")
         assert folder.stat().st_mode & 0o7777 == 0o700
@@ -65,14 +65,14 @@ def test_a_folder_is_private_and_goes_at_the_end_also_after_an_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_nobody_holds_any_more_is_removed(tmp_path):
+def test_folders_of_ended_processes_are_removed(tmp_path):
     for name in ("horocache-abcdef01", "horocache-run-01234567"):
         abandoned(tmp_path / name)
     with temporary_folder("horocache-") as folder:
         assert sorted(tmp_path.iterdir()) == [folder, lock_of(folder)]
 
 
-def test_a_process_that_is_killed_at_any_moment_leaves_nothing_that_the_next_one_does_not_remove(tmp_path):
+def test_the_next_process_removes_the_folder_of_a_process_killed_at_any_moment(tmp_path):
     for moment in range(1, 1000):
         command = [sys.executable, "-c", KILLED, str(tmp_path), str(moment)]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_at_any_moment_leaves_nothing_that_the_next_one
     assert moment > 20 and list(tmp_path.iterdir()) == []
 
 
-def test_what_somebody_holds_stays(tmp_path):
+def test_folders_of_running_processes_stay(tmp_path):
     first, second = temporary_folder("horocache-"), temporary_folder("horocache-run-")
     with first as one, second as two, temporary_folder("horocache-") as three:
         assert one.exists() and two.exists() and three.exists()
@@ -96,7 +96,7 @@ def test_what_somebody_holds_stays(tmp_path):
             assert (held / "more").exists()
 
 
-def test_what_may_be_somebody_else_s_stays(tmp_path):
+def test_folders_that_may_belong_to_other_programs_stay(tmp_path):
     open_to_all = abandoned(tmp_path / "horocache-00000001", 0o755)
     other = abandoned(tmp_path / "other")
     elsewhere = abandoned(tmp_path / "elsewhere")
@@ -116,7 +116,7 @@ def test_what_may_be_somebody_else_s_stays(tmp_path):
         assert unnamed.exists() and link.is_symlink()
 
 
-def test_what_cannot_be_proved_to_be_a_job_s_of_this_host_stays(tmp_path, monkeypatch):
+def test_folders_that_may_not_be_of_a_job_on_this_host_stay(tmp_path, monkeypatch):
     copied = tmp_path / "horocache-00000001"
     shutil.copytree(abandoned(tmp_path / "original"), copied)
     lock_of(copied).write_text(lock_of(tmp_path / "original").read_text().replace("original", copied.name))

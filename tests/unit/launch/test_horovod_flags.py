@@ -43,7 +43,7 @@ def test_the_table_has_every_argument_of_horovodrun():
 
 
 @pytest.mark.parametrize("flag", TABLE, ids=lambda flag: flag.spellings[-1])
-def test_each_does_what_the_table_says(flag, tmp_path):
+def test_each_argument_has_the_outcome_of_the_table(flag, tmp_path):
     empty = tmp_path / "empty.yaml"
     empty.write_text("")
     for spelling in flag.spellings:
@@ -64,7 +64,7 @@ def test_each_does_what_the_table_says(flag, tmp_path):
             assert vars(options) != vars(default)
 
 
-def test_the_configuration_file_stands_behind_the_command_line(tmp_path):
+def test_the_command_line_overrides_the_configuration_file(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(
         "controller: gloo\n"
@@ -95,7 +95,7 @@ def test_the_configuration_file_stands_behind_the_command_line(tmp_path):
     ]
 
 
-def test_what_is_not_set_in_a_file_is_left_alone(tmp_path):
+def test_values_that_a_file_does_not_set_stay_unset(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(
         "controller:\nparams:\n  cycle_time_ms: null\ntimeline:\n"
@@ -107,9 +107,9 @@ def test_what_is_not_set_in_a_file_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "words"),
     [
-        ("params: [", "is no YAML"),
+        ("params: [", "is not YAML"),
         ("- 1", "expected sections"),
         ("parms:\n  cycle_time_ms: 1", "no section 'parms'; did you mean 'params'?"),
         ("params:\n  cycle_time: 1", "no key 'cycle_time'; did you mean 'cycle_time_ms'?"),
@@ -120,41 +120,41 @@ def test_what_is_not_set_in_a_file_is_left_alone(tmp_path):
         ("params:\n  fusion_threshold_mb: much", "'much' is not a number of MiB"),
     ],
 )
-def test_a_bad_file_is_an_error_that_names_the_place(tmp_path, text, says):
+def test_an_invalid_file_is_an_error_that_names_the_place(tmp_path, text, words):
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
         options_of("--config-file", str(file))
-    assert says in str(caught.value)
+    assert words in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_an_error():
+def test_a_missing_file_is_an_error():
     with pytest.raises(UsageError, match="No such file"):
         options_of("--config-file", "nowhere/config.yaml")
 
 
 def test_a_hostfile_counts_slots(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("# ours\n\nlocalhost slots=2\n127.0.0.1 slots=1  # again\n")
+    file.write_text("# hosts\n\nlocalhost slots=2\n127.0.0.1 slots=1  # again\n")
     assert count_ranks(None, None, str(file)) == 3
     assert count_ranks(2, None, str(file)) == 2
     with pytest.raises(UsageError, match="-np 4 is more than the 3 slots in --hostfile"):
         count_ranks(4, None, str(file))
-    with pytest.raises(UsageError, match="both say where"):
+    with pytest.raises(UsageError, match="-H and --hostfile are both given"):
         count_ranks(1, "localhost:1", str(file))
-    for text, says in [
+    for text, words in [
         ("localhost slots=x", "line 1: expected 'HOST slots=N'"),
         ("", "names no host"),
         ("elsewhere slots=2", "the host 'elsewhere'"),
     ]:
         file.write_text(text)
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UsageError, match=words):
             count_ranks(None, None, str(file))
     with pytest.raises(UsageError, match="No such file"):
         count_ranks(None, None, "nowhere/hosts")
 
 
-def test_check_build_lists_what_there_is():
+def test_check_build_lists_frameworks_and_backends():
     text = check_build.report("1.2")
     assert text.startswith("horocache v1.2:\n")
     for line in ("[X] PyTorch", "[ ] MXNet", "[X] shared memory", "[ ] Gloo", "[ ] NCCL"):

@@ -1,4 +1,4 @@
-"""How the bytes of several ranks become lines of one terminal."""
+"""The output of several ranks becomes lines of one terminal."""
 
 import os
 
@@ -63,14 +63,14 @@ def test_a_partial_line_that_is_due_is_shown_and_continued(terminal):
     assert terminal.shown() == b"[0] name? Ada\n"
 
 
-def test_a_partial_line_that_another_rank_cuts_goes_on_in_a_line_of_its_own(terminal):
+def test_a_partial_line_that_another_rank_interrupts_continues_in_a_new_line(terminal):
     terminal.write(0, b"half", due=True)
     terminal.write(1, b"other\n")
     terminal.write(0, b" rest\n")
     assert terminal.shown() == b"[0] half\n[1] other\n[0]  rest\n"
 
 
-def test_a_cut_line_does_not_leave_an_empty_one(terminal):
+def test_an_interrupted_complete_line_leaves_no_empty_line(terminal):
     terminal.write(0, b"all of it", due=True)
     terminal.write(1, b"other\n")
     terminal.write(0, b"\nnext\n")
@@ -116,7 +116,7 @@ def test_one_rank_without_prefix_passes_byte_for_byte(pieces):
         max_size=20,
     )
 )
-def test_no_line_has_text_of_two_ranks_and_none_is_lost(steps):
+def test_lines_have_text_of_one_rank_and_no_text_is_lost(steps):
     terminal = Terminal(3)
     wrote = {rank: b"" for rank in range(3)}
     for rank, text, ends, due in steps:
@@ -134,7 +134,7 @@ def test_no_line_has_text_of_two_ranks_and_none_is_lost(steps):
     terminal.close()
 
 
-def test_a_reader_that_is_gone_breaks_the_sink_and_nothing_else(terminal):
+def test_a_closed_reader_breaks_only_its_sink(terminal):
     other = Terminal(1)
     os.close(other.read_end)
     other.write(0, b"x\n")
@@ -167,13 +167,13 @@ class Counted:
 
 
 @pytest.fixture
-def looked(monkeypatch):
+def searched(monkeypatch):
     counted = Counted(output._TERMINATOR)
     monkeypatch.setattr(output, "_TERMINATOR", counted)
     return counted
 
 
-def test_each_byte_of_a_line_without_end_is_looked_at_once_and_few_are_kept(terminal, looked):
+def test_a_line_without_end_is_searched_once_and_needs_little_memory(terminal, searched):
     piece, pieces, shown = b"x" * 50_000, 40, b""
     for _ in range(pieces):
         terminal.write(0, piece)
@@ -182,10 +182,10 @@ def test_each_byte_of_a_line_without_end_is_looked_at_once_and_few_are_kept(term
         shown += terminal.shown()
     terminal.write(0, b"\nnext\n")
     assert shown + terminal.shown() == b"[0] " + piece * pieces + b"\n[0] next\n"
-    assert looked.seen == len(piece) * pieces + 6
+    assert searched.seen == len(piece) * pieces + 6
 
 
-def test_dots_that_come_one_by_one_show_every_second_and_cost_one_look_each(terminal, looked, monkeypatch):
+def test_single_dots_are_shown_every_second_and_searched_once(terminal, searched, monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])
     emitted = []
@@ -195,12 +195,12 @@ def test_dots_that_come_one_by_one_show_every_second_and_cost_one_look_each(term
         terminal.streams[0].show_partial(clock[0])
         clock[0] += 0.01
     terminal.streams[0].show_partial(float("inf"))
-    assert sum(emitted) == looked.seen == 3000
+    assert sum(emitted) == searched.seen == 3000
     assert 29 <= len(emitted) <= 32, "one for each of 30 seconds"
     assert terminal.streams[0].tail.lines() == ["." * output._TAIL_WIDTH]
 
 
-def test_a_long_line_that_another_rank_cuts_goes_on_with_its_prefix(terminal):
+def test_a_long_line_that_another_rank_interrupts_continues_with_its_prefix(terminal):
     long = b"x" * (output._MOST_PENDING + 1)
     for at in range(0, len(long), 30_000):
         terminal.write(0, long[at : at + 30_000])
@@ -209,6 +209,6 @@ def test_a_long_line_that_another_rank_cuts_goes_on_with_its_prefix(terminal):
     assert terminal.shown() == b"[0] " + long + b"\n[1] other\n[0] rest\n"
 
 
-def test_the_launcher_s_lines_show_no_control_characters(terminal):
+def test_lines_of_the_launcher_show_no_control_characters(terminal):
     terminal.sink.line("rank 0 left behind: \x1b[31m\u009b31m\u202e\u2028\ud800 (pid 7)")
     assert terminal.shown() == rb"rank 0 left behind: \x1b[31m\x9b31m\u202e\u2028\ud800 (pid 7)" + b"\n"

@@ -1,4 +1,4 @@
-"""Cores and memory by affinity and container quotas, read from made-up trees."""
+"""Cores and memory by affinity and container quotas, read from fake trees of /proc and /sys."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ V1 = {
 }
 
 
-def test_the_smallest_quota_of_all_groups_above_counts(tmp_path):
+def test_the_smallest_quota_of_all_parent_groups_applies(tmp_path):
     root = tree(
         tmp_path,
         V2
@@ -44,7 +44,7 @@ def test_the_smallest_quota_of_all_groups_above_counts(tmp_path):
     assert memory_limit(root) == 1 << 30
 
 
-def test_version_1_in_a_container_that_shows_only_its_own_group(tmp_path):
+def test_quotas_of_version_1_are_read_in_a_container(tmp_path):
     root = tree(
         tmp_path,
         V1
@@ -58,7 +58,7 @@ def test_version_1_in_a_container_that_shows_only_its_own_group(tmp_path):
     assert memory_limit(root) == 512 << 20
 
 
-def test_no_quota_is_no_quota(tmp_path):
+def test_missing_quotas_are_none(tmp_path):
     files = {
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
@@ -78,7 +78,7 @@ def test_usable_cores_are_whole_and_at_least_one(cpus, quota, usable):
     assert f"{usable} usable core" in str(cores)
 
 
-def test_threads_are_the_share_of_a_rank_and_at_least_one():
+def test_each_rank_gets_its_share_of_threads_and_at_least_one():
     assert threads_per_rank({}, 8, 2) == 4
     assert threads_per_rank({}, 8, 3) == 2
     assert threads_per_rank({}, 2, 8) == 1
@@ -86,7 +86,7 @@ def test_threads_are_the_share_of_a_rank_and_at_least_one():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 11])
-def test_binding_uses_every_core_and_none_twice_where_there_are_enough(ranks):
+def test_binding_uses_every_core_once_if_there_are_enough(ranks):
     cpus = [0, 1, 2, 3, 8, 9, 10, 11]
     shares = cpus_of_ranks(cpus, ranks)
     assert len(shares) == ranks

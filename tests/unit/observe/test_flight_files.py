@@ -25,7 +25,7 @@ def left(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_record_that_a_killed_rank_left_unfinished_goes_after_an_hour(folder):
+def test_an_unfinished_record_is_removed_after_an_hour(folder):
     make(folder, "flight-a-rank0.json.new", 3700)
     make(folder, "flight-b-rank1.json.new", 60)
     make(folder, "flight-c-rank0.json", 90000)
@@ -38,7 +38,7 @@ def test_the_newest_256_records_stay(folder):
     assert left(folder) == {f"flight-job-rank{number}.json" for number in range(256)}
 
 
-def test_files_of_others_stay(folder):
+def test_other_files_stay(folder):
     names = [
         "notes.new",
         "flight.json",
@@ -51,6 +51,6 @@ def test_files_of_others_stay(folder):
     assert left(folder) == set(names)
 
 
-def test_where_there_is_no_folder_none_is_made(tmp_path):
+def test_a_missing_folder_is_not_created(tmp_path):
     assert flight_files.default_folder({"XDG_STATE_HOME": str(tmp_path)}) == str(tmp_path / "horocache")
     assert list(tmp_path.iterdir()) == []

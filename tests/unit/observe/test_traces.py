@@ -1,4 +1,4 @@
-"""Reading, merging and breaking down timelines, on small files made by hand."""
+"""Timelines are read, merged and broken down; the files are small and made by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files(tmp_path):
     write(
         tmp_path / "t.rank1.json", 1, operation(1, -900, -848, -790, started=-830), offset_ns=1_000_000, error_ns=5_000
     )
-    (tmp_path / "t.rankx.json").write_text("not ours")
+    (tmp_path / "t.rankx.json").write_text("another program's")
     return first
 
 
@@ -55,7 +55,7 @@ def test_the_files_of_all_ranks_are_found_and_their_clocks_aligned(files):
     assert first.rows == {1: "t1"}
 
 
-def test_clocks_drift_with_the_time_since_they_were_compared(tmp_path):
+def test_the_clock_error_grows_with_the_time_since_the_clocks_were_compared(tmp_path):
     late = write(tmp_path / "t.json", 0, operation(1, 0, 1, 10e6), error_ns=1_000)
     assert load(late).clock_error_us == pytest.approx(1 + 10e6 * 1e-4)
 
@@ -70,7 +70,7 @@ def test_a_merged_trace_begins_at_zero_and_has_an_arrow_through_each_operation(f
     assert merged["otherData"]["clock_error_us"] == pytest.approx(5, abs=0.1)
 
 
-def test_time_is_divided_among_its_parts(files):
+def test_the_breakdown_divides_the_time_of_each_rank_into_parts(files):
     found = break_down(load_all([files]))
     first, second = found.ranks
     # Rank 0 was last, so all of its negotiation is coordination. Rank 1 waited for it from 100 to 130.
@@ -92,7 +92,7 @@ def test_time_is_divided_among_its_parts(files):
     assert found.steps == 1
 
 
-def test_waiting_for_two_operations_of_one_rank_at_once_counts_once(tmp_path):
+def test_overlapping_waits_for_one_rank_count_once(tmp_path):
     late = [*operation(1, 50, 60, 70), *operation(2, 55, 60, 70, sequence=1)]
     early = [*operation(1, 10, 60, 70), *operation(2, 20, 60, 70, sequence=1)]
     write(tmp_path / "t.rank1.json", 1, late)
@@ -100,7 +100,7 @@ def test_waiting_for_two_operations_of_one_rank_at_once_counts_once(tmp_path):
     assert (first.rank, first.operations) == (1, 2) and first.waited == pytest.approx(0.045)  # 10 to 55
 
 
-def test_what_goes_on_at_once_counts_once(tmp_path):
+def test_overlapping_operations_count_once(tmp_path):
     events = [*operation(1, 0, 10, 30), *operation(2, 5, 20, 40, sequence=1), *operation(1, 100, 110, 120, sequence=2)]
     (times,) = break_down([load(write(tmp_path / "t.json", 0, events, size=1))]).ranks
     assert times.total == pytest.approx(0.12)
@@ -110,28 +110,28 @@ def test_what_goes_on_at_once_counts_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "words"),
     [
         ("[1, 2", "cannot be read as a timeline: JSONDecodeError"),
         ("{}", "holds no list of events"),
         ("[1]", "holds no list of events"),
-        ("[]", "is no timeline of horocache"),
+        ("[]", "is not a timeline of horocache"),
         ('[{"name": "horocache"}]', "KeyError"),
         ('[{"name": "horocache", "args": 3}]', "TypeError"),
         ("[" * 100_000, "cannot be read as a timeline"),
         ('[{"name": "horocache", "args": {"clock_offset_ns": "x"}}]', "ValueError"),
     ],
 )
-def test_what_is_no_timeline_is_an_error_that_names_the_file(tmp_path, text, says, capsys):
+def test_an_invalid_timeline_is_an_error_that_names_the_file(tmp_path, text, words, capsys):
     file = tmp_path / "x.json"
     file.write_text(text)
     with pytest.raises(InvalidArgumentError, match=r"x\.json") as failed:
         load_all([file])
-    assert says in str(failed.value)
-    assert main(["timeline", "summary", str(file)]) == 2 and says in capsys.readouterr().err
+    assert words in str(failed.value)
+    assert main(["timeline", "summary", str(file)]) == 2 and words in capsys.readouterr().err
 
 
-def test_files_that_do_not_belong_together_are_refused(tmp_path):
+def test_timelines_of_different_jobs_raise(tmp_path):
     one = write(tmp_path / "a.json", 0, operation(1, 0, 1, 2))
     same = write(tmp_path / "b.json", 0, operation(1, 0, 1, 2))
     other = write(tmp_path / "c.json", 1, operation(1, 0, 1, 2), size=3)
@@ -143,7 +143,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path):
         load_all([tmp_path / "nothing.json"])
 
 
-def test_the_command_merges_sums_up_and_breaks_down(files, capsys):
+def test_the_command_merges_summarises_and_breaks_down_timelines(files, capsys):
     assert main(["timeline", "merge", str(files)]) == 0
     assert "2 ranks; times of two ranks are at most 5" in capsys.readouterr().out
     merged = json.loads(files.with_name("t.merged.json").read_text())
@@ -162,7 +162,7 @@ def test_the_command_merges_sums_up_and_breaks_down(files, capsys):
     assert json.loads(capsys.readouterr().out)["ranks"][1]["parts"]["wait for others"] == pytest.approx(0.03)
 
 
-def test_a_missing_rank_is_said(files, capsys):
+def test_a_missing_rank_is_a_warning(files, capsys):
     files.with_name("t.rank1.json").unlink()
     assert main(["timeline", "summary", str(files)]) == 0
     assert "no timeline of rank 1 of 2 was given or found" in capsys.readouterr().err

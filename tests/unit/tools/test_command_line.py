@@ -1,9 +1,10 @@
-"""``horocache``: arguments that the parser refuses, and failures that are one line."""
+"""``horocache``: invalid arguments and failures are one line."""
 
 from __future__ import annotations
 
 import pytest
 
+from horocache import _core
 from horocache.cli import entry_point
 from horocache.doctor import report, system
 
@@ -15,9 +16,7 @@ def one_line(capsys, *arguments):
     return code, lines[0]
 
 
-def test_the_most_tensors_of_the_control_benchmark_fit_into_the_largest_cache(capsys):
-    from horocache import _core
-
+def test_the_control_benchmark_limits_tensors_to_half_of_the_largest_cache(capsys):
     (capacity,) = (knob for knob in _core.knob_table() if knob["name"] == "cache_capacity")
     most = int(capacity["maximum"]) // 2
     options = entry_point.build_parser().parse_args(["bench", "control", "--tensors", f"1,{most}"])
@@ -27,13 +26,13 @@ def test_the_most_tensors_of_the_control_benchmark_fit_into_the_largest_cache(ca
 
 
 @pytest.mark.parametrize("what", ["allreduce", "alltoall"])
-def test_a_buffer_that_is_larger_than_the_memory_is_refused(capsys, monkeypatch, what):
+def test_a_buffer_that_is_larger_than_the_memory_is_an_error(capsys, monkeypatch, what):
     monkeypatch.setattr(system, "memory_bytes", lambda: 1 << 30)
     code, line = one_line(capsys, "bench", what, "-e", "2G")
     assert code == 2 and f"{2 << 30} bytes" in line and f"{1 << 30}" in line and "-e" in line
 
 
-def test_memory_that_cannot_be_had_is_one_line(capsys, monkeypatch):
+def test_a_failed_allocation_is_one_line(capsys, monkeypatch):
     def run(*, as_json):
         raise MemoryError("Unable to allocate 9 TiB")
 

@@ -1,4 +1,4 @@
-"""``horocache lang``: programs are compiled, verified, drawn, imported and exported as MSCCL; mistakes are one line."""
+"""``horocache lang``: programs are compiled, checked, drawn, run, tuned, imported, exported; errors are one line."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_algorithm_of_the_library_is_compiled_and_checked(capsys, tmp_path):
     assert run(capsys, "check", path) == (0, out, "")
 
 
-def test_a_function_of_the_users_own_is_compiled(capsys, own, tmp_path):
+def test_a_function_of_a_users_file_is_compiled(capsys, own, tmp_path):
     path = tmp_path / "own.program.json"
     assert run(capsys, "compile", f"{own}:gather", 3, "--protocol", "LL", "-o", path)[0] == 0
     assert load_program(path).protocol == "LL"
@@ -78,30 +78,30 @@ def test_a_function_of_the_users_own_is_compiled(capsys, own, tmp_path):
 @pytest.mark.parametrize(
     ("source", "numbers", "text"),
     [
-        ("nothing", [], "'nothing' is no file of Python and no algorithm; there are all_pairs,"),
+        ("nothing", [], "'nothing' is neither a Python file nor an algorithm; the algorithms are all_pairs,"),
         ("ring", [], "missing a required argument: 'ranks'"),
         ("hierarchical", [2], "missing a required argument: 'per_host'"),
-        ("nobody.py", [], "nobody.py: there is no such file"),
+        ("missing.py", [], "missing.py: there is no such file"),
         ("OWN:other", [], "has no function 'other'"),
         ("OWN:nothing", [], "returned int, and not a program"),
         ("OWN", [], "has 0 programs; name a function"),
     ],
 )
-def test_what_cannot_be_compiled_is_one_line(capsys, own, tmp_path, source, numbers, text):
+def test_a_source_that_cannot_be_compiled_is_one_line(capsys, own, tmp_path, source, numbers, text):
     code, out, err = run(capsys, "compile", source.replace("OWN", str(own)), *numbers, "-o", tmp_path / "x")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert text in err
     assert not (tmp_path / "x").exists()
 
 
-def test_a_program_that_is_wrong_is_not_written(capsys, own, tmp_path):
+def test_a_wrong_program_is_not_written(capsys, own, tmp_path):
     code, _, err = run(capsys, "compile", f"{own}:wrong", 2, "-o", tmp_path / "x")
     assert code == 1
     assert "PostconditionError" in err and "output[0] of rank 0: expected a0[0], got nothing" in err
     assert not (tmp_path / "x").exists()
 
 
-def test_files_that_are_wrong_are_named_and_the_others_checked(capsys, tmp_path):
+def test_wrong_files_are_named_and_the_other_files_are_checked(capsys, tmp_path):
     good, bad = tmp_path / "good.program.json", tmp_path / "bad.program.json"
     run(capsys, "compile", "all_pairs", 2, "-o", good)
     document = json.loads(good.read_text())
@@ -130,14 +130,14 @@ def test_a_program_is_drawn_and_described(capsys, tmp_path):
     assert out.splitlines()[2:4] == ["  strand 0: from 1, to 1, channel 0", "    0: s from input[1:2]"]
 
 
-def test_a_file_is_drawn_without_the_operations_that_it_does_not_have(capsys, tmp_path):
+def test_the_drawing_of_a_file_has_no_written_operations(capsys, tmp_path):
     path, drawing = tmp_path / "a.program.json", tmp_path / "a.svg"
     run(capsys, "compile", "ring", 3, "-o", path)
     assert run(capsys, "show", path, "-o", drawing)[0] == 0
     assert "as they were written" not in drawing.read_text()
 
 
-def test_xml_goes_out_and_comes_in(capsys, tmp_path):
+def test_xml_is_exported_and_imported(capsys, tmp_path):
     xml, path = tmp_path / "a.xml", tmp_path / "a.program.json"
     code, out, _ = run(capsys, "export", "ring", 3)
     assert code == 0 and ET.fromstring(out).get("ngpus") == "3"
@@ -147,7 +147,7 @@ def test_xml_goes_out_and_comes_in(capsys, tmp_path):
     assert load_program(path).ranks == 3
 
 
-def test_xml_of_a_collective_of_the_users_own_comes_in_with_it(capsys, own, tmp_path):
+def test_xml_of_a_users_collective_is_imported_with_that_collective(capsys, own, tmp_path):
     xml, path = tmp_path / "a.xml", tmp_path / "a.program.json"
     assert run(capsys, "export", f"{own}:gather_halves", 3, "-o", xml)[0] == 0
     code, _, err = run(capsys, "import", xml, "-o", path)
@@ -156,7 +156,7 @@ def test_xml_of_a_collective_of_the_users_own_comes_in_with_it(capsys, own, tmp_
     assert load_program(path).collective.name == "halves"
     for given, text in (
         (["halves"], "'halves' names no function that returns a collective"),
-        ([f"{own}:halves", "three"], "'three' are no whole numbers"),
+        ([f"{own}:halves", "three"], "'three' are not whole numbers"),
         ([f"{own}:nothing"], "nothing returned int, and not a collective"),
         ([f"{own}:halves", 2], "/algo/gpu: the ids are not 0 to 1"),
     ):
@@ -165,18 +165,18 @@ def test_xml_of_a_collective_of_the_users_own_comes_in_with_it(capsys, own, tmp_
         assert not (tmp_path / "x").exists()
 
 
-def test_what_the_runtimes_have_no_room_for_is_said(capsys):
+def test_the_export_warns_of_thread_blocks_that_are_too_long_for_the_runtimes(capsys):
     code, _, err = run(capsys, "export", "ring", 40)
     assert code == 0
     assert err == "horocache: warning: 79 steps of a thread block; the runtimes have room for 64\n"
 
 
-def test_xml_that_is_wrong_is_one_line(capsys, tmp_path):
+def test_wrong_xml_is_one_line(capsys, tmp_path):
     xml = tmp_path / "a.xml"
     xml.write_text("<algo>")
     code, _, err = run(capsys, "import", xml, "-o", tmp_path / "x")
     assert (code, err.count("\n")) == (1, 1)
-    assert f"{xml}: is no XML" in err
+    assert f"{xml}: is not XML" in err
 
 
 def test_a_program_is_run_checked_and_timed(capsys, own):
@@ -190,7 +190,7 @@ def test_a_program_is_run_checked_and_timed(capsys, own):
     assert (code, out) == (0, "ring: 3 ranks, 37 x int64: results are right\n")
 
 
-def test_tuning_writes_ranges_that_leave_nothing_out(capsys, tmp_path):
+def test_tuning_writes_ranges_that_cover_all_sizes(capsys, tmp_path):
     machine = "2x4,inside=1/20,between=20/1"
     limits = ("--from", "1k", "--to", "4m", "--instances", 1, "--machine", machine, "--predict")
     code, out, _ = run(capsys, "tune", "allreduce", 8, "-o", tmp_path, *limits)
@@ -203,7 +203,7 @@ def test_tuning_writes_ranges_that_leave_nothing_out(capsys, tmp_path):
         assert before.max_bytes == after.min_bytes
     written = sorted(path.name for path in folder.iterdir())
     code, _, _ = run(capsys, "tune", "allreduce", 8, "-o", tmp_path, *limits)
-    assert (code, sorted(path.name for path in folder.iterdir())) == (0, written), "its own files are replaced"
+    assert (code, sorted(path.name for path in folder.iterdir())) == (0, written), "tune did not replace its own files"
     mine = folder / "allreduce-8ranks-0-mine.program.json"
     mine.write_text("mine")
     code, out, err = run(capsys, "tune", "allreduce", 8, "-o", tmp_path, *limits)
@@ -211,7 +211,7 @@ def test_tuning_writes_ranges_that_leave_nothing_out(capsys, tmp_path):
     assert mine.read_text() == "mine" and set(written) < {path.name for path in folder.iterdir()}
 
 
-def test_tuning_measures_and_checks_here(capsys, tmp_path):
+def test_tuning_measures_and_checks_on_this_machine(capsys, tmp_path):
     limits = ("--from", "1k", "--to", "1k", "--instances", 1, "--repetitions", 1)
     code, out, _ = run(capsys, "tune", "alltoall", 2, "-o", tmp_path, *limits)
     assert code == 0
@@ -224,7 +224,7 @@ def test_tuning_measures_and_checks_here(capsys, tmp_path):
     [
         (("tune", "allgather", 4, "-o", "x"), "the library has no algorithm for allgather on 4 ranks"),
         (("tune", "allreduce", 4, "-o", "x", "--predict"), "--predict needs --machine"),
-        (("run", "ring", 4, "--machine", "fast"), "'fast' is no machine"),
+        (("run", "ring", 4, "--machine", "fast"), "'fast' is not a machine"),
         (("run", "ring", 4, "--dtype", "text"), "dtype='text'"),
     ],
 )

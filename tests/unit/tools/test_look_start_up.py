@@ -1,4 +1,4 @@
-"""The doctor checks the directory in which the core will make its start-up socket, by the core's own rules."""
+"""The doctor checks the directory of the start-up socket by the rules of the core."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import horocache as hc
 from horocache.doctor import start_up
 from horocache.doctor.finding import State
 from horocache.testing import run_ranks
@@ -23,7 +24,7 @@ def tmp_path():
 @pytest.fixture
 def look(monkeypatch):
     def call(**environment):
-        # Only during the check: the server of run_ranks would keep the variables for all later tests.
+        # Only during the check: the fork server of run_ranks would keep the variables for all later tests.
         with monkeypatch.context() as patch:
             for name in ("TMPDIR", "HOROCACHE_RENDEZVOUS_DIR"):
                 patch.delenv(name, raising=False)
@@ -34,7 +35,7 @@ def look(monkeypatch):
     return call
 
 
-def test_the_knob_is_stronger_than_tmpdir_and_both_than_the_default(look, tmp_path):
+def test_the_knob_overrides_tmpdir_and_tmpdir_overrides_the_default(look, tmp_path):
     own = f"horocache-{os.geteuid()}"
     for folder in ("knob", "tmp"):
         (tmp_path / folder).mkdir()
@@ -47,7 +48,7 @@ def test_the_knob_is_stronger_than_tmpdir_and_both_than_the_default(look, tmp_pa
 
 @pytest.mark.parametrize("variable", ["TMPDIR", "HOROCACHE_RENDEZVOUS_DIR"])
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "words"),
     [
         (lambda base: base.rmdir(), "is not a directory that exists"),
         (lambda base: (base.rmdir(), base.write_text("")), "Not a directory"),
@@ -60,10 +61,8 @@ def test_the_knob_is_stronger_than_tmpdir_and_both_than_the_default(look, tmp_pa
         (lambda base: None, None),
     ],
 )
-def test_what_the_doctor_finds_is_what_start_up_finds(look, tmp_path, variable, make, says):
-    def body(fails):
-        import horocache as hc
-
+def test_the_doctor_and_the_start_agree_about_the_directory(look, tmp_path, variable, make, words):
+    def start(fails):
         if os.environ["HOROCACHE_RANK"] == "0" or not fails:
             hc.init()
 
@@ -71,11 +70,11 @@ def test_what_the_doctor_finds_is_what_start_up_finds(look, tmp_path, variable, 
     base.mkdir()
     make(base)
     (finding,) = look(**{variable: base})
-    (outcome, _) = run_ranks(body, 2, args=(says is not None,), environment={variable: str(base)}, check=False)
-    if says is None:
+    (outcome, _) = run_ranks(start, 2, args=(words is not None,), environment={variable: str(base)}, check=False)
+    if words is None:
         assert finding.state is State.OK and outcome.ok, outcome.describe()
     else:
-        assert finding.state is State.PROBLEM and says in finding.value and finding.fix
+        assert finding.state is State.PROBLEM and words in finding.value and finding.fix
         assert "StartupError" in outcome.trace, outcome.describe()
 
 
@@ -92,7 +91,7 @@ def test_a_path_that_is_too_long_for_a_socket_is_a_problem(look, tmp_path):
     assert finding.state is State.PROBLEM and "too long" in finding.value
 
 
-def test_sockets_that_are_left_are_shown(look, tmp_path):
+def test_sockets_of_earlier_jobs_are_shown(look, tmp_path):
     folder = own(tmp_path)
     folder.mkdir(mode=0o700)
     (folder / "0123456789abcdef.sock").touch()

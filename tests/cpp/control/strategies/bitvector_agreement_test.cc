@@ -21,7 +21,7 @@ void RunStep(TestJob& job, const std::vector<std::string>& names) {
 class BitsOfRanks : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, BitsOfRanks, ::testing::Values(1, 2, 3, 4, 8, 64));
 
-TEST_P(BitsOfRanks, TheFirstTimeIsNegotiatedAndEveryLaterTimeIsOneFastRound) {
+TEST_P(BitsOfRanks, TheFirstStepIsNegotiatedAndEveryLaterStepIsOneFastRound) {
   TestJob job(GetParam());
   RunStep(job, {"a", "b", "c"});
   EXPECT_EQ(job[0].cache_size(), 3);
@@ -85,10 +85,10 @@ TEST(Bits, SubmissionsLingerUntilTheCycleTimeIsOver) {
   for (const auto& op : ops) EXPECT_TRUE(job.Done(op));
   EXPECT_EQ(job[0].counters().rounds, before.rounds + 1);
   EXPECT_EQ(job[0].counters().flushes, before.flushes + 1);
-  EXPECT_EQ(job.plans[0].back().items.size(), 3u) << "fused, because they came together";
+  EXPECT_EQ(job.plans[0].back().items.size(), 3u) << "operations of one round are not fused";
 }
 
-TEST(Bits, LingeringTakesAsLongAsTheCycleTimeSays) {
+TEST(Bits, LingeringTakesTheCycleTime) {
   for (const int64_t cycle_time : {kMs / 4, 30 * kMs}) {
     ControllerConfig config;
     config.cycle_time_ns = cycle_time;
@@ -102,7 +102,7 @@ TEST(Bits, LingeringTakesAsLongAsTheCycleTimeSays) {
   }
 }
 
-TEST(Bits, WhoLingersStopsWhenAnybodyWaits) {
+TEST(Bits, LingeringEndsWhenAnyRankWaits) {
   TestJob job(2);
   RunStep(job, {"a"});
   job.RunFor(kMs);
@@ -115,7 +115,7 @@ TEST(Bits, WhoLingersStopsWhenAnybodyWaits) {
   EXPECT_TRUE(job.Done({zero, one}));
 }
 
-TEST(Bits, GradientsThatComeWhileAnotherRankWaitsShareARound) {
+TEST(Bits, GradientsSubmittedWhileAnotherRankWaitsShareARound) {
   TestJob job(2);
   RunStep(job, {"a", "b", "c"});
   job.RunFor(kMs);
@@ -125,7 +125,7 @@ TEST(Bits, GradientsThatComeWhileAnotherRankWaitsShareARound) {
   job.Settle();
   const OpId a = job.Submit(1, Tensor("a"));
   job.Settle();
-  EXPECT_TRUE(job.Done({early[0], a})) << "nothing was flushed for a while, so the first goes at once";
+  EXPECT_TRUE(job.Done({early[0], a})) << "after a pause, the first submission starts a round at once";
   const uint64_t rounds = job[1].round();
   const OpId b = job.Submit(1, Tensor("b"));
   job.RunFor(kMs / 20);
@@ -137,7 +137,7 @@ TEST(Bits, GradientsThatComeWhileAnotherRankWaitsShareARound) {
   EXPECT_EQ(job[1].round(), rounds + 1);
 }
 
-TEST(Bits, WhatIsSubmittedBeforeTheStepAfterAWaitWasSeenSharesItsRound) {
+TEST(Bits, SubmissionsBeforeTheStepAfterAWaitShareItsRound) {
   TestJob job(2);
   RunStep(job, {"a", "b"});
   job.RunFor(kMs);
@@ -168,13 +168,13 @@ TEST(Bits, TheLastRankCompletesARoundThatTheOthersPublishedEarly) {
   const OpId two = job.Submit(2, Tensor("a"));
   job.Wait(2);
   job.StepRank(2);
-  EXPECT_EQ(job.Of(2, two).plans, 1) << "in the step that published";
+  EXPECT_EQ(job.Of(2, two).plans, 1) << "not in the step that published";
   EXPECT_EQ(job.hub.rings, rings + 2);
   job.Settle();
   EXPECT_TRUE(job.Done({zero, one, two}));
 }
 
-TEST(Bits, AWaitForWhatOthersLackCostsNoRounds) {
+TEST(Bits, AWaitForAnOperationThatOthersLackCostsNoRounds) {
   TestJob job(3);
   RunStep(job, {"a", "b"});
   job.Submit(0, Tensor("a"));
@@ -187,7 +187,7 @@ TEST(Bits, AWaitForWhatOthersLackCostsNoRounds) {
   EXPECT_LE(job[0].counters().rounds, rounds);
 }
 
-TEST(Bits, ARankWithNothingToSayDoesNotAnswerAWait) {
+TEST(Bits, ARankWithoutPendingOperationsDoesNotAnswerAWait) {
   TestJob job(3);
   RunStep(job, {"a"});
   const uint64_t rounds = job[0].counters().rounds;
@@ -200,7 +200,7 @@ TEST(Bits, ARankWithNothingToSayDoesNotAnswerAWait) {
   EXPECT_EQ(job[0].counters().rounds, rounds);
 }
 
-TEST(Bits, AnEmptyRoundDoesNotCallForTheNext) {
+TEST(Bits, AnEmptyRoundDoesNotStartAnother) {
   TestJob job(2);
   RunStep(job, {"a", "b"});
   const uint64_t rounds = job[0].counters().rounds;
@@ -238,7 +238,7 @@ TEST(Bits, RoundsPerStepAreAtMostTheFlushesOfTheLastRank) {
   }
 }
 
-TEST(Bits, AgreedHitsAreHandedOutBeforeTheGatherOfTheirRound) {
+TEST(Bits, AgreedHitsRunBeforeTheGatherOfTheirRound) {
   TestJob job(2);
   RunStep(job, {"cached"});
   job.single_steps = true;
@@ -314,7 +314,7 @@ TEST(Bits, AFrameOfAnotherRoundOrRankEndsTheSet) {
   }
 }
 
-TEST(Bits, CachesThatDifferAreFoundAndTheOddRankIsNamed) {
+TEST(Bits, DifferentCachesAreFoundAndTheOddRankIsNamed) {
   TestJob job(3);
   job.hub.expect_equal_hashes = false;
   RunStep(job, {"a", "b"});
@@ -337,7 +337,7 @@ TEST(Bits, CachesThatDifferAreFoundAndTheOddRankIsNamed) {
     EXPECT_EQ(outcome.status.code(), StatusCode::kInternal) << rank;
     EXPECT_NE(outcome.status.message().find("rank 1 differs from ranks 0, 2"), std::string::npos)
         << outcome.status.message();
-    EXPECT_EQ(outcome.plans, 0) << "nothing of such a round may run";
+    EXPECT_EQ(outcome.plans, 0) << "an operation of such a round has run";
   }
 }
 

@@ -57,7 +57,7 @@ TEST(Topology, ATreeIsAsDeepAsALogarithm) {
   EXPECT_LE(DepthOf(places), 5);
 }
 
-TEST(Topology, AStarHasEveryoneBelowRankZero) {
+TEST(Topology, AStarHasAllRanksBelowRankZero) {
   std::vector<Place> places;
   for (int rank = 0; rank < 9; ++rank) places.push_back(StarPlace(rank, 9));
   EXPECT_EQ(DepthOf(places), 1);
@@ -91,7 +91,7 @@ wire::Request RequestFor(const std::string& name, int64_t length) {
   return request;
 }
 
-TEST(RequestMerger, KeepsEqualRequestsOnceAndDifferentOnesApart) {
+TEST(RequestMerger, MergesEqualRequestsOnly) {
   RequestMerger merger;
   merger.Add({RequestFor("a", 4), {{0, 1}}});
   merger.Add({RequestFor("a", 4), {{1, 3}}});
@@ -103,7 +103,7 @@ TEST(RequestMerger, KeepsEqualRequestsOnceAndDifferentOnesApart) {
   EXPECT_TRUE(merger.merged().empty());
 }
 
-TEST(RequestBasket, GivesRankZeroAListPerRankAndWhatSeveralMadeOnce) {
+TEST(RequestBasket, GivesRankZeroAListPerRankAndMergedRequestsOnce) {
   RequestBasket basket(/*merge=*/true);
   wire::RequestList own{.rank = 0, .requests = {RequestFor("a", 4), RequestFor("b", 4)}};
   wire::RequestList leaving{.rank = 2, .leaving = true, .requests = {RequestFor("a", 4)}};
@@ -120,7 +120,7 @@ TEST(RequestBasket, GivesRankZeroAListPerRankAndWhatSeveralMadeOnce) {
   EXPECT_EQ(merged[0].ranks, (RankRuns{{0, 1}, {2, 3}}));
 }
 
-TEST(RequestBasket, RefusesAListOfARankThatThereIsNot) {
+TEST(RequestBasket, RefusesAListOfAnInvalidRank) {
   RequestBasket basket(true);
   basket.Add({}, {wire::RequestList{.rank = 3}});
   std::vector<wire::RequestList> lists;
@@ -144,7 +144,7 @@ RelayFrame FullFrame() {
 
 std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-TEST(RelayFrame, ComesBackAsItWas) {
+TEST(RelayFrame, SurvivesEncodingAndDecoding) {
   const RelayFrame frame = FullFrame();
   std::string bytes;
   EncodeFrame(frame, &bytes);
@@ -153,7 +153,7 @@ TEST(RelayFrame, ComesBackAsItWas) {
   EXPECT_EQ(*back, frame);
 }
 
-TEST(RelayFrame, RefusesEveryBeginningAndAnyTrailingByte) {
+TEST(RelayFrame, RefusesEveryPrefixAndAnyTrailingByte) {
   std::string bytes;
   EncodeFrame(FullFrame(), &bytes);
   for (size_t length = 0; length < bytes.size(); ++length) {
@@ -181,7 +181,7 @@ TEST(RelayFrame, SurvivesAnyByteChanged) {
   }
 }
 
-TEST(RelayFrame, RefusesRanksThatThereAreNot) {
+TEST(RelayFrame, RefusesInvalidRanks) {
   RelayFrame frame;
   frame.requests = {{RequestFor("a", 4), {{0, 9}}}};
   std::string bytes;

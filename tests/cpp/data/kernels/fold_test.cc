@@ -228,7 +228,7 @@ TEST(Fold, AveragesFloatsWithOneCorrectRounding) {
   EXPECT_EQ(MakeScaling(DType::kFloat32, ReduceOp::kAverage, 1.0, 3.0, 3).after, 1.0);
 }
 
-TEST(Fold, MakesMinAndMaxNanWhereAnyInputIs) {
+TEST(Fold, MinAndMaxAreNanIfAnyInputIs) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<Bytes> inputs = {Of<float>({nan, 1.0f, 2.0f, -0.0f}), Of<float>({1.0f, -nan, 3.0f, 0.0f})};
   for (const char* name : {"scalar", "auto"}) {
@@ -263,7 +263,7 @@ TEST(Fold, CopiesOneInputBitForBit) {
   EXPECT_EQ(second, input);
 }
 
-TEST(CheckFold, SaysWhatIsNotDefined) {
+TEST(CheckFold, RefusesUndefinedReductions) {
   const auto message = [](DType dtype, ReduceOp op, double factor = 1.0) {
     const Status status = CheckFold(dtype, op, {factor, 1.0, 1});
     EXPECT_EQ(status.code(), StatusCode::kUnsupported);
@@ -276,7 +276,7 @@ TEST(CheckFold, SaysWhatIsNotDefined) {
   EXPECT_NE(message(DType::kFloat32, ReduceOp::kAdasum).find("average or sum"), std::string::npos);
 }
 
-TEST(CheckFold, KnowsAKernelForEverythingElse) {
+TEST(CheckFold, HasAKernelForAllOtherReductions) {
   for (const DType dtype : AllDTypes()) {
     for (const ReduceOp op : AllReduceOps()) {
       const bool defined = CheckFold(dtype, op, {}).ok();
@@ -296,7 +296,7 @@ TEST(FindKernels, NamesTheChoicesForAnUnknownName) {
 }
 
 #if defined(__x86_64__)
-TEST(FloatMode, KeepsDenormalsThoughTheThreadFlushesThem) {
+TEST(FloatMode, KeepsDenormalsAlthoughTheThreadFlushesThem) {
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | 0x8040);  // flush to zero, denormals are zeros
   Bytes sum;

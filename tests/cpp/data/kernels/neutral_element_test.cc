@@ -12,7 +12,7 @@ namespace {
 
 using wire::ReduceOp;
 
-TEST(Identity, ChangesNoBitOfWhatItIsFoldedWith) {
+TEST(Identity, DoesNotChangeTheOtherOperand) {
   // The values include zeros of both signs, but no NaN, which a fold makes canonical.
   const KernelSet* kernels = *FindKernels("scalar");
   for (int t = 0; t < kNumDTypes; ++t) {

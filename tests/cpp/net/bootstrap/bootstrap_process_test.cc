@@ -99,7 +99,7 @@ bool ForbidPidfds() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-TEST(BootstrapProcesses, RanksInProcessesOfTheirOwnAssemble) {
+TEST(BootstrapProcesses, RanksInSeparateProcessesStart) {
   TestDirectory directory;
   std::vector<std::unique_ptr<Child>> ranks;
   for (int r = 3; r >= 0; --r) {
@@ -189,7 +189,7 @@ TEST(BootstrapProcesses, TheSocketOfADeadJobDoesNotDisturbTheNext) {
   EXPECT_EQ(one->Report(), "ok");
 }
 
-TEST(BootstrapProcesses, TheOldSocketOfADeadJobIsRemovedByAnother) {
+TEST(BootstrapProcesses, AnotherJobRemovesTheOldSocketOfADeadJob) {
   TestDirectory directory;
   auto dead = Rank(Config(0, 2, directory.path()));
   AwaitListeners(directory.path(), 1);
@@ -205,7 +205,7 @@ TEST(BootstrapProcesses, TheOldSocketOfADeadJobIsRemovedByAnother) {
     for (const auto& peers : BootstrapInThreads(another)) EXPECT_EQ(Outcome(peers), "ok");
   };
   start_another();
-  EXPECT_EQ(TestDirectory::Entries(directory.path()), 2) << "one that is new may be about to listen";
+  EXPECT_EQ(TestDirectory::Entries(directory.path()), 2) << "a new socket may be about to listen";
   for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
     std::filesystem::last_write_time(entry, std::filesystem::file_time_type::clock::now() - std::chrono::minutes(2));
   }
@@ -216,7 +216,7 @@ TEST(BootstrapProcesses, TheOldSocketOfADeadJobIsRemovedByAnother) {
   EXPECT_EQ(alive->Report(), "ok");
 }
 
-TEST(BootstrapProcesses, ASocketThatHasNoJobYetIsRemovedAtOnceAndItsProcessTakesAnother) {
+TEST(BootstrapProcesses, ARankWhoseNewSocketIsRemovedCreatesAnother) {
   TestDirectory directory;
   const std::string left = directory.Below("0000000000000001.new");
   sockaddr_un address{};
@@ -334,7 +334,7 @@ TEST(BootstrapProcesses, NothingIsLeftWhenAllRanksAreKilledInTheMiddle) {
   EXPECT_EQ(TestDirectory::Entries(directory.path()), 0);
 }
 
-TEST(BootstrapProcesses, DescriptorsAreFlatOverFiftyStartsOfTwoProcesses) {
+TEST(BootstrapProcesses, FiftyStartsOfTwoProcessesLeaveNoDescriptors) {
   TestDirectory directory;
   const auto body = [&](int rank) {
     return [config = Config(rank, 2, directory.path())]() mutable -> std::string {
@@ -353,7 +353,7 @@ TEST(BootstrapProcesses, DescriptorsAreFlatOverFiftyStartsOfTwoProcesses) {
   EXPECT_EQ(one.Report(), "flat");
 }
 
-TEST(BootstrapProcesses, AChildOfForkCanCloseEverythingAndSoNotKeepTheLinksOpen) {
+TEST(BootstrapProcesses, AForkedChildCanCloseAllLinksAndDescriptors) {
   TestDirectory directory;
   Child one([config = Config(1, 2, directory.path())]() -> std::string {
     auto peers = Bootstrap(config);

@@ -67,7 +67,7 @@ UniqueFd ConnectSoon(const std::string& directory) {
   return UniqueFd();
 }
 
-TEST(Bootstrap, RanksShareOneArenaAndKnowEachOthersProcesses) {
+TEST(Bootstrap, RanksShareOneArenaAndHavePidfdsOfAllProcesses) {
   TestDirectory directory;
   for (int size : {2, 3, 8}) {
     auto results = BootstrapInThreads(Job(size, directory.path()));
@@ -101,18 +101,18 @@ TEST(Bootstrap, OneRankAloneOpensNoSocket) {
   EXPECT_EQ(peers->arena->layout().ranks, 1);
 }
 
-TEST(Bootstrap, ADirectoryThatStartUpMadeIsRemovedAgain) {
+TEST(Bootstrap, ADirectoryThatStartUpCreatedIsRemoved) {
   TestDirectory directory;
   auto results = BootstrapInThreads(Job(2, directory.Below("made")));
   for (auto& result : results) EXPECT_EQ(Outcome(result), "ok");
 }
 
-TEST(Bootstrap, TheDefaultDirectoryIsLeftEmptyOrNotAtAll) {
+TEST(Bootstrap, TheDefaultDirectoryIsEmptyOrRemovedAfterwards) {
   auto results = BootstrapInThreads(Job(2, ""));
   for (auto& result : results) EXPECT_EQ(Outcome(result), "ok");
 }
 
-TEST(Bootstrap, RanksOnSeveralHostsAreUnsupportedAndSaidSo) {
+TEST(Bootstrap, RanksOnSeveralHostsAreAnUnsupportedError) {
   BootstrapConfig config = Config(1, 4, "/tmp");
   config.identity.cross_size = 2;
   const auto peers = Bootstrap(config);
@@ -133,14 +133,14 @@ TEST(Bootstrap, EverySettingThatDiffersIsListedOnEveryRank) {
   for (const auto& result : results) EXPECT_FALSE(Contains(result.status().message(), "cycle_time"));
 }
 
-TEST(Bootstrap, AnotherProtocolIsASkewOnBothRanks) {
+TEST(Bootstrap, AnotherProtocolIsAVersionSkewOnBothRanks) {
   TestDirectory directory;
   auto configs = Job(2, directory.path());
   configs[1].handshake.protocol = 2;
   ExpectOnAll(BootstrapInThreads(configs), StatusCode::kVersionSkew, {"protocol: '1' on rank 0, '2' on rank 1"});
 }
 
-TEST(Bootstrap, AMissingRankIsNamedOnEveryRankThatCame) {
+TEST(Bootstrap, AMissingRankIsNamedOnEveryOtherRank) {
   TestDirectory directory;
   auto configs = Job(4, directory.path(), 0.3);
   configs.pop_back();
@@ -149,7 +149,7 @@ TEST(Bootstrap, AMissingRankIsNamedOnEveryRankThatCame) {
   EXPECT_EQ(TestDirectory::Entries(directory.path()), 0);
 }
 
-TEST(Bootstrap, AWorkerThatWaitsLessLearnsWhoIsMissing) {
+TEST(Bootstrap, AWorkerWithAShorterTimeoutGetsTheMissingRanks) {
   TestDirectory directory;
   auto configs = Job(3, directory.path());
   configs[1].timeout_ns = 300'000'000;
@@ -158,7 +158,7 @@ TEST(Bootstrap, AWorkerThatWaitsLessLearnsWhoIsMissing) {
 }
 
 // When a process set bootstraps, errors call ranks by their numbers in the job and name the set instead of init().
-TEST(Bootstrap, TheRanksOfAProcessSetAreCalledAsInTheJob) {
+TEST(Bootstrap, ErrorsOfAProcessSetUseTheRanksOfTheJob) {
   const auto of_set = [](std::vector<BootstrapConfig> configs) {
     for (BootstrapConfig& config : configs) {
       config.job_ranks = {2, 5, 7};
@@ -187,7 +187,7 @@ TEST(Bootstrap, AMissingRankZeroIsNamed) {
   }
 }
 
-TEST(Bootstrap, TwoProcessesWithOneRankAreToldSoOnEveryRank) {
+TEST(Bootstrap, TwoProcessesWithOneRankAreAnErrorOnEveryRank) {
   TestDirectory directory;
   auto configs = Job(3, directory.path());
   configs[2].identity.rank = 1;
@@ -195,13 +195,13 @@ TEST(Bootstrap, TwoProcessesWithOneRankAreToldSoOnEveryRank) {
               {"two processes claim rank 1", "pid " + std::to_string(getpid())});
 }
 
-TEST(Bootstrap, TwoProcessesThatClaimRankZeroAreBothTold) {
+TEST(Bootstrap, TwoProcessesThatClaimRankZeroBothGetAnError) {
   TestDirectory directory;
   ExpectOnAll(BootstrapInThreads({Config(0, 2, directory.path()), Config(0, 2, directory.path())}),
               StatusCode::kStartup, {"two processes claim rank 0", "pid " + std::to_string(getpid())});
 }
 
-TEST(Bootstrap, RanksThatDisagreeAboutTheSizeAreTold) {
+TEST(Bootstrap, DifferentSizesAreAnError) {
   TestDirectory directory;
   for (int other : {2, 5}) {
     auto configs = Job(3, directory.path());
@@ -211,14 +211,14 @@ TEST(Bootstrap, RanksThatDisagreeAboutTheSizeAreTold) {
   }
 }
 
-TEST(Bootstrap, TooLittleMemoryOnRankZeroIsSaidOnEveryRank) {
+TEST(Bootstrap, TooLittleMemoryOnRankZeroIsAnErrorOnEveryRank) {
   TestDirectory directory;
   auto configs = Job(3, directory.path());
   configs[0].layout.data_bytes = int64_t{1} << 50;
   ExpectOnAll(BootstrapInThreads(configs), StatusCode::kInvalidArgument, {"rank 0: no arena"});
 }
 
-TEST(Bootstrap, AJobsSecondEpochDoesNotMeetItsFirst) {
+TEST(Bootstrap, EpochsOfAJobAreSeparate) {
   TestDirectory directory;
   auto configs = Job(2, directory.path());
   for (int rank = 0; rank < 2; ++rank) {
@@ -228,7 +228,7 @@ TEST(Bootstrap, AJobsSecondEpochDoesNotMeetItsFirst) {
   for (const auto& result : BootstrapInThreads(configs)) EXPECT_EQ(Outcome(result), "ok");
 }
 
-TEST(Bootstrap, TwoJobsInOneDirectoryDoNotMeet) {
+TEST(Bootstrap, TwoJobsInOneDirectoryAreSeparate) {
   TestDirectory directory;
   for (int round = 0; round < 20; ++round) {
     std::vector<BootstrapConfig> configs;
@@ -262,8 +262,8 @@ TEST(Bootstrap, ADirectoryThatOthersMayEnterIsRefused) {
   rmdir(open.c_str());
 }
 
-TEST(Bootstrap, WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRanks) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root, to give things away";
+TEST(Bootstrap, AllRanksAvoidADirectoryThatAnotherUserCreated) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to change the owner";
   TestDirectory directory;
   const std::string wanted = directory.Below("wanted");
   const auto place = [&](int number) { return number == 0 ? wanted : wanted + "." + std::to_string(number); };
@@ -309,7 +309,7 @@ TEST(Bootstrap, ALockThatAnotherProcessHoldsOnTheDirectoryDoesNotMatter) {
   for (const auto& peers : BootstrapInThreads(Job(2, directory.path()))) EXPECT_TRUE(peers.ok()) << Outcome(peers);
 }
 
-TEST(Bootstrap, ClientsThatSayNothingOrNonsenseDoNotDisturbTheRanks) {
+TEST(Bootstrap, SilentAndInvalidClientsDoNotDisturbTheRanks) {
   TestDirectory directory;
   auto configs = Job(3, directory.path());
   std::vector<UniqueFd> silent;
@@ -384,7 +384,7 @@ TEST(Bootstrap, FailuresLeaveNoDescriptors) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-TEST(Bootstrap, DescriptorsAreFlatOverFiftyStarts) {
+TEST(Bootstrap, FiftyStartsLeaveNoDescriptors) {
   TestDirectory directory;
   const int before = OpenDescriptors();
   for (int i = 0; i < 50; ++i) {

@@ -98,7 +98,7 @@ std::vector<int> Pids(const std::vector<Contender>& claimants) {
   return pids;
 }
 
-TEST(Contenders, AProcessWithTheClaimAndTheProgramOfARankIsARival) {
+TEST(Contenders, AProcessWithTheClaimAndTheProgramOfARankIsAContender) {
   const Program zero = RankProgram(0), one = RankProgram(1), late = RankProgram(1);
   const std::vector<Contender> rivals = FindContenders(kClaim, {zero.pid(), one.pid()});
   ASSERT_EQ(Pids(rivals), std::vector<int>{late.pid()});
@@ -106,14 +106,14 @@ TEST(Contenders, AProcessWithTheClaimAndTheProgramOfARankIsARival) {
   EXPECT_EQ(rivals[0].command, "'/bin/sleep 60'");
 }
 
-TEST(Contenders, WhatRunsSomethingElseOrHasAnotherClaimIsNoRival) {
+TEST(Contenders, AProcessWithAnotherProgramOrClaimIsNoContender) {
   const Program zero = RankProgram(0), other_program = RankProgram(0, "61");
   const Program other_port({"/bin/sleep", "60"}, {kClaim[0], "MASTER_PORT=78", "RANK=0"});
   const Program no_rank({"/bin/sleep", "60"}, {kClaim[0], kClaim[1]});
   EXPECT_TRUE(FindContenders(kClaim, {zero.pid()}).empty());
 }
 
-TEST(Contenders, WhatARankHasStartedIsNoRival) {
+TEST(Contenders, AProcessThatARankHasStartedIsNoContender) {
   const Program shell({"/bin/sh", "-c", "/bin/sleep 60; true"}, ClaimOf(0));
   const int child = OnlyChildOf(shell.pid());
   const Program twin({"/bin/sh", "-c", "/bin/sleep 60; true"}, ClaimOf(0));
@@ -146,7 +146,7 @@ TEST(Contenders, RanksFromDifferentShellsMayDifferInNumbers) {
 }
 
 // Ranks of one job that share only a claim. They are forked, so that all run this test's program.
-class ByHand : public ::testing::Test {
+class StartByHand : public ::testing::Test {
  protected:
   BootstrapConfig ConfigOf(int rank, double timeout_s) const {
     BootstrapConfig config = Config(rank, 2, directory_.path(), timeout_s);
@@ -160,7 +160,7 @@ class ByHand : public ::testing::Test {
   TestDirectory directory_;
 };
 
-TEST_F(ByHand, RanksOfOneStarterThatRunOneProgramAreOneJob) {
+TEST_F(StartByHand, RanksOfOneStarterThatRunOneProgramAreOneJob) {
   const auto zero = Start(0), one = Start(1);
   EXPECT_EQ(zero->Report(), "ok");
   EXPECT_EQ(one->Report(), "ok");

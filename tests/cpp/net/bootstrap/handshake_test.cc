@@ -27,7 +27,7 @@ Hello SomeHello(uint32_t rank) {
   return hello;
 }
 
-TEST(Handshake, AHelloDecodesToWhatWasEncoded) {
+TEST(Handshake, AHelloSurvivesEncodingAndDecoding) {
   const Hello hello = SomeHello(2);
   const auto decoded = DecodeHello(EncodeHello(hello));
   ASSERT_TRUE(decoded);
@@ -48,7 +48,7 @@ TEST(Handshake, NoPrefixOfAHelloDecodes) {
   EXPECT_TRUE(DecodeHello(bytes + "of a later version"));
 }
 
-TEST(Handshake, RandomBytesAreRefusedOrDecodedButNeverReadBeyond) {
+TEST(Handshake, RandomBytesAreNotReadBeyondTheirEnd) {
   std::mt19937 random(11);
   for (int i = 0; i < 20000; ++i) {
     std::string bytes = i % 2 == 0 ? EncodeHello(SomeHello(1)) : std::string(random() % 100, '\0');
@@ -81,7 +81,7 @@ TEST(Handshake, ByteOrderIsCompared) {
   EXPECT_NE(Differences({&zero, &one}).find("byte order: "), std::string::npos);
 }
 
-TEST(Handshake, ValuesOfStrangersAreShortenedAndPrintable) {
+TEST(Handshake, ValuesOfOtherProcessesAreShortenedAndPrintable) {
   const Hello zero = SomeHello(0);
   Hello one = SomeHello(1);
   one.handshake.agree = "a=\x1b[31m" + std::string(5000, 'x') + "\nb=2=3\n";
@@ -135,7 +135,7 @@ TEST(Connection, DescriptorsArriveWithTheirMessages) {
   EXPECT_EQ(fcntl(got[2].fds[0].get(), F_GETFD), FD_CLOEXEC);
 }
 
-TEST(Connection, GarbageIsSeenAtItsFirstBytes) {
+TEST(Connection, InvalidBytesAreDetectedAtTheFirstByte) {
   for (const std::string& bytes :
        {std::string("X"), std::string("HCB2"), std::string("HCB1\x63\0\0\0\0\0\0\0", 12),
         std::string("HCB1\1\xff\0\0\0\0\0\0", 12), std::string("HCB1\1\0\0\0\xff\xff\xff\x7f", 12)}) {
@@ -147,7 +147,7 @@ TEST(Connection, GarbageIsSeenAtItsFirstBytes) {
   }
 }
 
-TEST(Connection, WhatWasSentBeforeTheEndIsStillTaken) {
+TEST(Connection, MessagesSentBeforeTheEndAreReceived) {
   Ends ends;
   ends.a->Queue(MessageType::kOutcome, "last words");
   ends.a->Flush();
@@ -159,7 +159,7 @@ TEST(Connection, WhatWasSentBeforeTheEndIsStillTaken) {
   EXPECT_EQ(ends.b->Fill(), Connection::Io::kEnd);
 }
 
-TEST(Connection, WhatFollowsAMessageIsLeftInTheSocket) {
+TEST(Connection, BytesBehindAMessageStayInTheSocket) {
   Ends ends;
   ends.a->Queue(MessageType::kOutcome, "start");
   ends.a->Flush();

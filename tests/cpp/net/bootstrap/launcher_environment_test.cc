@@ -108,14 +108,14 @@ TEST(Identity, OfHorovodsVariablesWorksToo) {
                  {1, 2, 1, 2, 0, 1, "horocacherun:j", "horocacherun"});
 }
 
-TEST(Identity, HorovodsVariablesThatTheUserHasSetAreTheOnesThatAreNamed) {
+TEST(Identity, ErrorsNameHorovodsVariablesIfTheUserHasSetThem) {
   ExpectNoJob({{"HOROVOD_RANK", "0"}, {"HOROVOD_SIZE", "2"}, {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1"}},
               {"HOROVOD_RANK and HOROVOD_SIZE are set", "HOROCACHE_JOB_ID"});
   ExpectRefused({{"HOROVOD_RANK", "2"}, {"HOROVOD_SIZE", "2"}}, {"HOROVOD_RANK and HOROVOD_SIZE are 2 and 2"});
   ExpectRefused({{"HOROVOD_RANK", "1"}}, {"HOROVOD_RANK is 1", "HOROVOD_SIZE is not set"});
 }
 
-TEST(Identity, OfOneRankTakesNothingElseFromTheRankThatStartedIt) {
+TEST(Identity, OfOneRankIgnoresOtherVariablesOfTheRankThatStartedIt) {
   ExpectIdentity({{"HOROCACHE_RANK", "0"},
                   {"HOROCACHE_SIZE", "1"},
                   {"HOROCACHE_LOCAL_RANK", "1"},
@@ -128,13 +128,13 @@ TEST(Identity, OfOneRankNeedsNoJob) {
   ExpectIdentity({{"HOROCACHE_RANK", "0"}, {"HOROCACHE_SIZE", "1"}}, {0, 1, 0, 1, 0, 1, "alone", "horocacherun"});
 }
 
-TEST(Identity, HalfOfOursIsRefused) {
+TEST(Identity, IncompleteVariablesOfHorocacheAreRefused) {
   ExpectRefused({{"HOROCACHE_RANK", "1"}}, {"HOROCACHE_RANK is 1", "HOROCACHE_SIZE is not set"});
   ExpectRefused({{"HOROCACHE_SIZE", "2"}}, {"HOROCACHE_SIZE is 2", "HOROCACHE_RANK is not set"});
   ExpectNoJob({{"HOROCACHE_RANK", "1"}, {"HOROCACHE_SIZE", "2"}}, {"HOROCACHE_JOB_ID"});
 }
 
-TEST(Identity, OursThatDoNotFitTogetherAreRefused) {
+TEST(Identity, ContradictoryVariablesOfHorocacheAreRefused) {
   const Environment base = {{"HOROCACHE_RANK", "1"}, {"HOROCACHE_SIZE", "4"}, {"HOROCACHE_JOB_ID", "j"}};
   ExpectRefused(With(base, {{"HOROCACHE_RANK", "4"}}), {"HOROCACHE_RANK and HOROCACHE_SIZE", "4 and 4"});
   ExpectRefused(With(base, {{"HOROCACHE_SIZE", "0"}}), {"HOROCACHE_RANK and HOROCACHE_SIZE", "1 and 0"});
@@ -153,7 +153,7 @@ TEST(Identity, ComesFromTorchrun) {
                  {1, 2, 1, 2, 0, 1, "torchrun::1::", "torchrun"});
 }
 
-TEST(Identity, TheFolderOfATorchrunTellsItFromAnotherWithTheSameAddress) {
+TEST(Identity, TheFolderOfTorchrunDistinguishesJobsWithTheSameAddress) {
   const auto of = [](const std::string& file) { return Detect(With(kTorchrun, {{"TORCHELASTIC_ERROR_FILE", file}})); };
   const auto one = of("a/torchelastic_x/abc_1/attempt_2/0/error.json");
   const auto same = of("a/torchelastic_x/abc_1/attempt_2/1/error.json");
@@ -168,7 +168,7 @@ TEST(Identity, TheFolderOfATorchrunTellsItFromAnotherWithTheSameAddress) {
   }
 }
 
-TEST(Identity, WhatOnlyAnAddressNamesMayBeClaimedByTwoJobs) {
+TEST(Identity, AJobWithAnAddressOnlyHasASharedClaim) {
   const Environment by_hand = {
       {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
   EXPECT_EQ(Detect(by_hand)->shared_claim,
@@ -183,7 +183,7 @@ TEST(Identity, ARestartByTorchrunIsAnotherJob) {
   EXPECT_NE(first->job, second->job);
 }
 
-TEST(Identity, TorchrunsVariablesThatAreWrongAreNamed) {
+TEST(Identity, WrongVariablesOfTorchrunAreNamed) {
   ExpectRefused(Without(kTorchrun, "WORLD_SIZE"), {"torchrun", "WORLD_SIZE is not set"});
   ExpectRefused(Without(kTorchrun, "RANK"), {"torchrun", "RANK is not set"});
   ExpectRefused(With(kTorchrun, {{"RANK", "five"}}), {"RANK is 'five'"});
@@ -210,7 +210,7 @@ TEST(Identity, InsideAnAllocationButOutsideAStepThereIsOneRank) {
   }
 }
 
-TEST(Identity, SlurmsVariablesThatAreWrongAreNamed) {
+TEST(Identity, WrongVariablesOfSlurmAreNamed) {
   ExpectRefused(Without(kSrun, "SLURM_NTASKS"), {"SLURM_NTASKS is not set"});
   ExpectRefused(With(kSrun, {{"SLURM_PROCID", "5"}}), {"SLURM_PROCID and SLURM_NTASKS", "5 and 5"});
   ExpectNoJob(Without(kSrun, "SLURM_JOB_ID"), {"SLURM_JOB_ID"});
@@ -219,7 +219,7 @@ TEST(Identity, SlurmsVariablesThatAreWrongAreNamed) {
   }
 }
 
-TEST(Identity, SaysWhetherTheLauncherStartsMpi) {
+TEST(Identity, HasTheFlagWhetherTheLauncherStartsMpi) {
   EXPECT_FALSE(Detect(kSrun)->starts_mpi);
   EXPECT_TRUE(Detect(With(kSrun, {{"PMIX_RANK", "3"}}))->starts_mpi);
   EXPECT_TRUE(Detect(With(kSrun, {{"PMI_RANK", "3"}}))->starts_mpi);
@@ -243,7 +243,7 @@ TEST(Identity, ComesFromMpich) {
   ExpectIdentity(With(kMpich, {{"PMI_SIZE", "8"}, {"PMI_RANK", "6"}}), {6, 8, 2, 4, 1, 2, "mpiexec:mine", "mpiexec"});
 }
 
-TEST(Identity, MpiexecsVariablesThatAreWrongAreNamed) {
+TEST(Identity, WrongVariablesOfMpiexecAreNamed) {
   ExpectRefused(Without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), {"OMPI_COMM_WORLD_SIZE is not set"});
   ExpectRefused(With(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "2"}}), {"OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"});
   ExpectNoJob(Without(kOpenMpi, "PMIX_NAMESPACE"), {"HOROCACHE_JOB_ID", "PMIX_NAMESPACE"});
@@ -274,12 +274,12 @@ TEST(Identity, FluxCountsItsTasks) {
   EXPECT_EQ(Detect({{"FLUX_JOB_SIZE", "4"}})->source, "none") << "left by a job that has started a shell";
 }
 
-TEST(Identity, OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany) {
+TEST(Identity, OneOfSeveralProcessesIsNoJobOfOneRank) {
   for (const char* name : {"ALPS_APP_PE", "PALS_RANKID", "FLUX_TASK_RANK", "MPIRUN_RANK", "PMI_ID", "PMIX_RANK"}) {
     const Environment environment = {{name, "2"}};
     ExpectNoJob(environment, {std::string(name) + " is '2'", "HOROCACHE_RANK=0 and HOROCACHE_SIZE=1"});
     EXPECT_EQ(Detect(environment)->size, 0);
-    EXPECT_TRUE(Detect(environment)->starts_mpi) << "MPI may know";
+    EXPECT_TRUE(Detect(environment)->starts_mpi) << "MPI may have the numbers";
     ExpectIdentity(With(environment, {{"HOROCACHE_RANK", "0"}, {"HOROCACHE_SIZE", "1"}}),
                    {0, 1, 0, 1, 0, 1, "alone", "horocacherun"});
   }
@@ -298,7 +298,7 @@ void ExpectOtherWorld(const Environment& environment, int rank, int size, const 
   }
 }
 
-TEST(Identity, MpisWorldIsComparedWithTheLaunchersNumbers) {
+TEST(Identity, TheWorldOfMpiIsComparedWithTheNumbersOfTheLauncher) {
   for (const auto& [environment, names] :
        std::vector<std::pair<Environment, std::string>>{{kOpenMpi, "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"},
                                                         {kMpich, "PMI_RANK and PMI_SIZE"},
@@ -313,11 +313,11 @@ TEST(Identity, MpisWorldIsComparedWithTheLaunchersNumbers) {
   }
 }
 
-TEST(Identity, ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowManyItIs) {
+TEST(Identity, ARankBeyondTheWorldOfMpiIsRefusedWithoutASize) {
   for (const char* name : {"ALPS_APP_PE", "PALS_RANKID", "FLUX_TASK_RANK", "MPIRUN_RANK", "PMI_ID", "PMIX_RANK"}) {
     const Environment second = {{name, "1"}};
     ExpectOtherWorld(second, 0, 1, {"number 1 (" + std::string(name) + ")", "rank 0 of 1", "HOROCACHE_SIZE=1"});
-    EXPECT_TRUE(CheckWorld(*Detect(second), 1, 2, "").ok()) << "a launcher may number the ranks anew";
+    EXPECT_TRUE(CheckWorld(*Detect(second), 1, 2, "").ok()) << "a launcher may renumber the ranks";
     EXPECT_TRUE(CheckWorld(*Detect(second), 0, 2, "").ok());
     ExpectRefused({{name, "one"}}, {std::string(name) + " is 'one'"});
 
@@ -326,11 +326,11 @@ TEST(Identity, ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowMany
     EXPECT_NE(DoubtInWorld(*first, 1, "").find(std::string(name) + " is 0"), std::string::npos);
     EXPECT_EQ(DoubtInWorld(*first, 2, ""), "");
   }
-  EXPECT_TRUE(CheckWorld(*Detect({}), 3, 4, "").ok()) << "MPI alone knows";
+  EXPECT_TRUE(CheckWorld(*Detect({}), 3, 4, "").ok()) << "only MPI has the numbers";
   EXPECT_EQ(DoubtInWorld(*Detect({}), 1, ""), "");
 }
 
-TEST(Identity, OfALauncherThatARankHasStartedComesBeforeThatRanks) {
+TEST(Identity, OfALauncherInsideARankOverridesTheRanks) {
   // The variables of a rank of a horocacherun that mpiexec has started.
   const Environment outer = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_NAMESPACE", "a"}};
   const Environment rank = With(outer, {{"HOROCACHE_RANK", "1"},

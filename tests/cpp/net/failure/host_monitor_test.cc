@@ -80,7 +80,7 @@ struct WatchedHosts {
   std::vector<std::vector<HostMonitor::Loss>> seen;  // by rank
 };
 
-TEST(HostMonitor, EveryRankOfTheOtherHostsHearsAtOnceOfADeathWhicheverRankItIs) {
+TEST(HostMonitor, ADeathReachesEveryRankOfTheOtherHostsAtOnce) {
   for (int dead = 0; dead < 6; ++dead) {
     WatchedHosts hosts({0, 0, 1, 1, 2, 2});
     hosts.Run(kNsPerS);
@@ -92,7 +92,7 @@ TEST(HostMonitor, EveryRankOfTheOtherHostsHearsAtOnceOfADeathWhicheverRankItIs) 
   }
 }
 
-TEST(HostMonitor, AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt) {
+TEST(HostMonitor, AStoppedRankIsNoLossWhileAnotherRankOfItsHostRuns) {
   for (int stopped = 0; stopped < 4; ++stopped) {
     WatchedHosts hosts({0, 0, 1, 1});
     hosts.Run(kNsPerS);
@@ -110,7 +110,7 @@ TEST(HostMonitor, AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt) {
   }
 }
 
-TEST(HostMonitor, AStoppedSpeakerKeepsNothingToItself) {
+TEST(HostMonitor, ADeathBecomesKnownAlthoughTheLowestRankOfTheHostIsStopped) {
   WatchedHosts hosts({0, 0, 1, 1, 1});
   hosts.Run(kNsPerS);
   hosts.Run(20 * kStepNs, {2});  // too short for the other ranks to notice
@@ -119,7 +119,7 @@ TEST(HostMonitor, AStoppedSpeakerKeepsNothingToItself) {
   hosts.ExpectKnown(4, "rank 4 was killed");
 }
 
-TEST(HostMonitor, AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed) {
+TEST(HostMonitor, ASilentHostIsLostAndTheErrorNamesBothEnds) {
   WatchedHosts hosts({0, 0, 1});
   hosts.Run(kNsPerS);
   hosts.Run(kSilenceNs - kNsPerS, {2});
@@ -133,7 +133,7 @@ TEST(HostMonitor, AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed) {
   EXPECT_TRUE(hosts.seen[2].empty());
 }
 
-TEST(HostMonitor, AHostWhoseRanksHaveSaidGoodbyeMayBeSilent) {
+TEST(HostMonitor, AHostWhoseRanksHaveLeftMayBeSilent) {
   WatchedHosts hosts({0, 0, 1, 1});
   hosts.Run(kNsPerS);
   for (const int rank : {2, 3}) {
@@ -144,7 +144,7 @@ TEST(HostMonitor, AHostWhoseRanksHaveSaidGoodbyeMayBeSilent) {
   EXPECT_TRUE(hosts.seen[0].empty() && hosts.seen[1].empty());
 }
 
-TEST(HostMonitor, TheOthersSpeakForTheirHostAfterItsLowestRankHasLeft) {
+TEST(HostMonitor, AnotherRankReportsForItsHostAfterTheLowestRankHasLeft) {
   WatchedHosts hosts({0, 0, 1, 1});
   hosts.Run(kNsPerS);
   hosts.arenas[1]->state(0).store(RankState::kLeft);
@@ -154,7 +154,7 @@ TEST(HostMonitor, TheOthersSpeakForTheirHostAfterItsLowestRankHasLeft) {
   EXPECT_TRUE(hosts[0].NotRunning(hosts.now_ns, 0).empty());
 }
 
-TEST(HostMonitor, WhatNoRankMaySayIsALossOfItsSender) {
+TEST(HostMonitor, AnInvalidFrameIsALossOfItsSender) {
   const std::vector<std::byte> short_frame(5), of_others = [] {
     std::vector<std::byte> frame(8 + 8 + 4);
     frame[4] = std::byte{1};  // one lost rank: 0, which is not on the sender's host

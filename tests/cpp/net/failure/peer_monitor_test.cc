@@ -76,7 +76,7 @@ std::string Sleep(int, Peers&) {
   return "";
 }
 
-TEST(LivenessProcesses, AKilledRankIsReportedWithItsSignal) {
+TEST(PeerMonitorProcesses, AKilledRankIsReportedWithItsSignal) {
   TestDirectory directory;
   ForkedJob job(3, directory.path(), Sleep);
   Losses losses;
@@ -89,7 +89,7 @@ TEST(LivenessProcesses, AKilledRankIsReportedWithItsSignal) {
   EXPECT_EQ(losses.calls(), 2);
 }
 
-TEST(LivenessProcesses, ARankThatExitsIsReportedWithItsCode) {
+TEST(PeerMonitorProcesses, ARankThatExitsIsReportedWithItsCode) {
   TestDirectory directory;
   ForkedJob job(2, directory.path(), [](int, Peers&) -> std::string { _exit(7); });
   Losses losses;
@@ -97,7 +97,7 @@ TEST(LivenessProcesses, ARankThatExitsIsReportedWithItsCode) {
   EXPECT_TRUE(Contains(losses.Await(1), "exited with code 7 without shutdown()"));
 }
 
-TEST(LivenessProcesses, ARankWasReapedBeforeAnybodyLooked) {
+TEST(PeerMonitorProcesses, ARankThatWasReapedBeforeTheMonitorStartedIsReported) {
   TestDirectory directory;
   ForkedJob job(2, directory.path(), [](int, Peers&) -> std::string { _exit(3); });
   job[1].Wait();
@@ -106,7 +106,7 @@ TEST(LivenessProcesses, ARankWasReapedBeforeAnybodyLooked) {
   EXPECT_TRUE(Contains(losses.Await(1), "exited with"));
 }
 
-TEST(LivenessProcesses, ARankThatEndsBecauseItHasSeenALossIsReportedAfterTheLoss) {
+TEST(PeerMonitorProcesses, ARankThatEndsAfterALossIsReportedAfterThatLoss) {
   TestDirectory directory;
   ForkedJob job(3, directory.path(), Sleep);
   // Ranks 1 and 2 have ended before rank 0's monitor starts, and rank 1 had seen the loss of rank 2.
@@ -132,7 +132,7 @@ TEST(LivenessProcesses, ARankThatEndsBecauseItHasSeenALossIsReportedAfterTheLoss
   EXPECT_EQ(order, (std::vector<int>{2, 1}));
 }
 
-TEST(LivenessProcesses, EveryRankSeesTheDeathOfEveryOther) {
+TEST(PeerMonitorProcesses, EveryRankSeesTheDeathOfEveryOther) {
   TestDirectory directory;
   ForkedJob job(4, directory.path(), [](int rank, Peers& peers) {
     Losses losses;
@@ -147,7 +147,7 @@ TEST(LivenessProcesses, EveryRankSeesTheDeathOfEveryOther) {
   EXPECT_TRUE(Contains(job[3].Report(), "signal 9"));
 }
 
-TEST(LivenessProcesses, ARankWithALivingForkedChildIsReportedAll) {
+TEST(PeerMonitorProcesses, AKilledRankWithARunningForkedChildIsReported) {
   TestDirectory directory;
   ForkedJob job(2, directory.path(), [](int rank, Peers& peers) -> std::string {
     const pid_t parent = getpid();
@@ -166,7 +166,7 @@ TEST(LivenessProcesses, ARankWithALivingForkedChildIsReportedAll) {
   EXPECT_TRUE(Contains(losses.Await(1), "signal 9"));
 }
 
-TEST(LivenessProcesses, ARankThatHasLeftIsNotLost) {
+TEST(PeerMonitorProcesses, ARankThatHasLeftIsNotLost) {
   TestDirectory directory;
   ForkedJob job(4, directory.path(), [](int rank, Peers& peers) -> std::string {
     if (rank == 2) return Sleep(rank, peers);
@@ -185,7 +185,7 @@ TEST(LivenessProcesses, ARankThatHasLeftIsNotLost) {
   EXPECT_EQ(losses.calls(), 1);
 }
 
-TEST(LivenessProcesses, OneLookFindsWhoHasEndedAndNotWhoHasLeft) {
+TEST(PeerMonitorProcesses, FindEndedFindsKilledRanksAndNoRanksThatHaveLeft) {
   TestDirectory directory;
   ForkedJob job(4, directory.path(), [](int rank, Peers& peers) -> std::string {
     if (rank != 1) return Sleep(rank, peers);
@@ -206,7 +206,7 @@ TEST(LivenessProcesses, OneLookFindsWhoHasEndedAndNotWhoHasLeft) {
   }
 }
 
-TEST(LivenessProcesses, AStoppedRankIsNotLost) {
+TEST(PeerMonitorProcesses, AStoppedRankIsNotLost) {
   TestDirectory directory;
   ForkedJob job(3, directory.path(), Sleep);
   Losses losses;
@@ -218,7 +218,7 @@ TEST(LivenessProcesses, AStoppedRankIsNotLost) {
   EXPECT_EQ(losses.calls(), 1);
 }
 
-TEST(LivenessProcesses, WithoutPidfdsTheLinksTellAndRankZeroTellsTheOthers) {
+TEST(PeerMonitorProcesses, WithoutPidfdsRankZeroSeesClosedLinksAndInformsTheOthers) {
   TestDirectory directory;
   const auto forget_pidfds = [](Peers& peers) {
     for (UniqueFd& fd : peers.pidfds) fd.Close();
@@ -239,7 +239,7 @@ TEST(LivenessProcesses, WithoutPidfdsTheLinksTellAndRankZeroTellsTheOthers) {
   EXPECT_EQ(job[3].Report(), "closed its connection without shutdown()");
 }
 
-TEST(LivenessProcesses, ARankThatBecomesAnotherProgramIsLost) {
+TEST(PeerMonitorProcesses, ARankThatBecomesAnotherProgramIsLost) {
   TestDirectory directory;
   ForkedJob job(2, directory.path(), [](int, Peers&) -> std::string {
     execl("/bin/sleep", "sleep", "60", nullptr);
@@ -263,7 +263,7 @@ std::vector<int> TakeDescriptors() {
   return mine;
 }
 
-TEST(LivenessProcesses, ARankWhoseDescriptorsTheProgramHasTakenIsNotLostAndSeesLosses) {
+TEST(PeerMonitorProcesses, ARankWhoseProgramReopenedItsDescriptorsIsNotLostAndSeesLosses) {
   if (kSanitized) GTEST_SKIP() << "sanitizers take a number that is used again for a race";
   TestDirectory directory;
   ForkedJob job(3, directory.path(), [](int rank, Peers& peers) -> std::string {
@@ -337,7 +337,7 @@ TEST(PeerMonitor, ALinkThatClosesAfterLeavingIsNoLoss) {
   EXPECT_EQ(losses.calls(), 0);
 }
 
-TEST(PeerMonitor, NonsenseOnALinkIsIgnored) {
+TEST(PeerMonitor, RandomBytesOnALinkAreIgnored) {
   Pair pair;
   Losses zeros, ones;
   PeerMonitor zero(&pair.zero, 0, zeros.Recorder()), one(&pair.one, 1, ones.Recorder());
@@ -348,7 +348,7 @@ TEST(PeerMonitor, NonsenseOnALinkIsIgnored) {
   EXPECT_EQ(zeros.calls() + ones.calls(), 0);
 }
 
-TEST(PeerMonitor, StartsAndStopsWithoutLeavingAnything) {
+TEST(PeerMonitor, LeavesNoDescriptors) {
   Pair pair;
   const int before = testing::OpenDescriptors();
   for (int i = 0; i < 200; ++i) {

@@ -132,7 +132,7 @@ TEST(HostsChannel, ALossThatOneRankSeesReachesAllRanks) {
   }
 }
 
-TEST(HostsChannel, ABrokenLinkIsToldToTheRanksOfTheHostAndToTheOtherHosts) {
+TEST(HostsChannel, ABrokenLinkReachesTheRanksOfTheHostAndTheOtherHosts) {
   Hosts hosts({0, 0, 1, 1, 2});
   hosts.links[2]->Break({StatusCode::kPeerLost, "host 2 is silent"});
   hosts.Progress(5);
@@ -143,7 +143,7 @@ TEST(HostsChannel, ABrokenLinkIsToldToTheRanksOfTheHostAndToTheOtherHosts) {
   EXPECT_EQ(hosts[3].broken().message(), "host 2 is silent");
 }
 
-TEST(HostsChannel, PiecesThatNoLeaderSendsBreakTheChannel) {
+TEST(HostsChannel, InvalidPiecesBreakTheChannel) {
   const auto piece = [](uint32_t from, uint32_t to, uint32_t total, uint32_t offset, size_t bytes) {
     const std::array<uint32_t, 4> header = {from, to, total, offset};
     std::string text(reinterpret_cast<const char*>(header.data()), sizeof(header));
@@ -188,7 +188,7 @@ class HostsJob : public control::TestJob {
   Hosts hosts;
 };
 
-TEST(HostsChannel, EveryStrategyThatSendsFramesAgreesOverIt) {
+TEST(HostsChannel, EveryStrategyWithFramesAgrees) {
   for (const std::string strategy : {"leaders", "coordinator", "tree"}) {
     for (const std::vector<int>& host_of :
          std::vector<std::vector<int>>{{0, 0, 1, 1}, {0, 1, 2}, {0, 1, 0, 1, 2, 2, 2}}) {
@@ -207,7 +207,7 @@ TEST(HostsChannel, EveryStrategyThatSendsFramesAgreesOverIt) {
   }
 }
 
-TEST(HostsChannel, RanksOfTheSetThatDoNotRunAreNamedByTheirNumberInIt) {
+TEST(HostsChannel, RanksThatDoNotRunAreNamedByTheirNumberInTheSet) {
   MemoryNetwork network(4, 0);
   auto arena = Arena::CreateOnHeap({.ranks = 3, .max_words = 64, .ring_bytes = 256, .data_bytes = 0});
   const int64_t start_ns = 100 * kNsPerS, now_ns = start_ns + 2 * kNsPerS;

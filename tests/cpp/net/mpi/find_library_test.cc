@@ -22,7 +22,7 @@ TEST(FindMpi, AMissingFileIsAnErrorThatNamesIt) {
   EXPECT_NE(found.status().message().find("./libmpi-nowhere.so"), std::string::npos) << found.status().message();
 }
 
-TEST(MpiConstants, TheStandardsAndMpichsTablesAreFull) {
+TEST(MpiConstants, TheTablesOfTheStandardAndOfMpichAreComplete) {
   for (const MpiAbi abi : {MpiAbi::kStandard, MpiAbi::kMpich}) {
     const auto constants = ConstantsOf(abi, DynamicLibrary());
     ASSERT_TRUE(constants.ok());
@@ -32,7 +32,7 @@ TEST(MpiConstants, TheStandardsAndMpichsTablesAreFull) {
   EXPECT_FALSE(ConstantsOf(MpiAbi::kOpenMpi, DynamicLibrary()).ok());
 }
 
-TEST(Host, IsTheSameForEqualDirectoriesAndAnotherForAnotherIdOrDirectory) {
+TEST(Host, DependsOnTheHostIdAndTheDirectory) {
   EXPECT_EQ(FindHost("", "/tmp").key, FindHost("", "/tmp").key);
   EXPECT_NE(FindHost("", "/tmp").key, FindHost("", "/proc").key);
   EXPECT_NE(FindHost("a", "/tmp").key, FindHost("b", "/tmp").key);

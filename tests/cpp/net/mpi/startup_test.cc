@@ -60,7 +60,7 @@ class MpiJob {
   std::vector<std::optional<Result>> results_;  // by rank
 };
 
-TEST(MpiMeeting, HostsAreNumberedByTheirFirstRank) {
+TEST(MpiBootstrap, HostsAreNumberedByTheirFirstRank) {
   const std::vector<std::string> hosts = {"b", "a", "b", "a"};
   MpiJob<StatusOr<Placement>> job(4);
   for (const auto& placed : job.Run({1, 2, 3}, 0, [&](MemoryMpi* mpi, int64_t timeout_ns) {
@@ -72,7 +72,7 @@ TEST(MpiMeeting, HostsAreNumberedByTheirFirstRank) {
   }
 }
 
-TEST(MpiMeeting, EveryRankThatCameNamesThoseThatDidNot) {
+TEST(MpiBootstrap, EveryRankThatCalledInitNamesTheMissingRanks) {
   MpiJob<StatusOr<Placement>> job(5);
   const auto& results = job.Run({1, 3}, 0, [](MemoryMpi* mpi, int64_t timeout_ns) {
     return BootstrapOverMpi(mpi->World(), Of("a"), timeout_ns, nullptr);
@@ -84,7 +84,7 @@ TEST(MpiMeeting, EveryRankThatCameNamesThoseThatDidNot) {
   }
 }
 
-TEST(MpiMeeting, WhatIsKnownAboutAWaitEndsItForAllThatCame) {
+TEST(MpiBootstrap, AFailedWaitCheckEndsTheWaitOnAllRanks) {
   MpiJob<StatusOr<Placement>> job(3);
   const auto& results = job.Run({2}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
     return BootstrapOverMpi(mpi->World(), Of("a"), timeout_ns, mpi->Rank({}) == 0 ? Interrupted : WaitCheck());
@@ -93,7 +93,7 @@ TEST(MpiMeeting, WhatIsKnownAboutAWaitEndsItForAllThatCame) {
   EXPECT_EQ(results[2]->status().message(), "rank 0: " + Interrupted().message());
 }
 
-TEST(MpiMemberList, ADifferentListIsAnErrorOnAllMembersThatCame) {
+TEST(MpiMemberList, ADifferentListIsAnErrorOnAllMembers) {
   MpiJob<Status> job(4);
   const auto& results = job.Run({1, 3}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
     const std::vector<int> list = mpi->Rank({}) == 1 ? std::vector{1, 0, 3} : std::vector{0, 1, 3};
@@ -108,7 +108,7 @@ TEST(MpiMemberList, ADifferentListIsAnErrorOnAllMembersThatCame) {
   }
 }
 
-TEST(MpiMemberList, AMemberThatDoesNotComeIsNamedUnlessMoreIsKnown) {
+TEST(MpiMemberList, AMissingMemberIsNamedUnlessTheWaitCheckFails) {
   MemoryMessages messages(3);
   MemoryMpi mpi(&messages, 0);
   const Status late = CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", kTag, 0, nullptr);
@@ -117,7 +117,7 @@ TEST(MpiMemberList, AMemberThatDoesNotComeIsNamedUnlessMoreIsKnown) {
   EXPECT_EQ(CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", kTag, 0, Interrupted).code(), StatusCode::kAborted);
 }
 
-TEST(MpiMemberList, AMemberThatIsCountedOnWaitsForTheAnswerAlsoWhenInterrupted) {
+TEST(MpiMemberList, AMemberThatHasSentItsListWaitsForTheAnswerAlsoWhenInterrupted) {
   MpiJob<Status> job(2);
   const auto& results = job.Run({1}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
     if (mpi->Rank({}) == 1)
@@ -128,7 +128,7 @@ TEST(MpiMemberList, AMemberThatIsCountedOnWaitsForTheAnswerAlsoWhenInterrupted) 
   for (const auto& result : results) EXPECT_TRUE(result->ok()) << result->message();
 }
 
-TEST(MpiMemberList, AListThatCannotBeSentIsAnErrorAtOnceUnlessMoreIsKnown) {
+TEST(MpiMemberList, AListThatCannotBeSentIsAnErrorAtOnceUnlessTheWaitCheckFails) {
   MemoryMessages messages(2);
   MemoryMpi mpi(&messages, 1, 0);
   const Status why = CompareMembers(&mpi, mpi.world(), {0, 1}, "init(comm=", kTag, kLongNs, nullptr);
@@ -139,7 +139,7 @@ TEST(MpiMemberList, AListThatCannotBeSentIsAnErrorAtOnceUnlessMoreIsKnown) {
             StatusCode::kAborted);
 }
 
-TEST(MpiMemberList, AMemberThatCannotBeToldIsAnErrorOfWhoTellsAndTheOthersHearTheAnswer) {
+TEST(MpiMemberList, AnUnreachableMemberIsAnErrorOfTheSenderAndOthersGetTheAnswer) {
   MemoryMessages messages(3);
   for (const int rank : {1, 2}) {
     const std::vector<int> list = {0, 1, 2};
@@ -152,7 +152,7 @@ TEST(MpiMemberList, AMemberThatCannotBeToldIsAnErrorOfWhoTellsAndTheOthersHearTh
   EXPECT_EQ(messages.Count(2), 1U);
 }
 
-TEST(MpiClock, ARankThatDoesNotAnswerIsNamedUnlessMoreIsKnown) {
+TEST(MpiClock, ARankThatDoesNotAnswerIsNamedUnlessTheWaitCheckFails) {
   const std::vector<int> host_of = {0, 0, 1, 1};
   MemoryMessages messages(4);
   for (const auto& [rank, silent] : {std::pair{0, 2}, {2, 0}, {3, 2}}) {
@@ -164,10 +164,10 @@ TEST(MpiClock, ARankThatDoesNotAnswerIsNamedUnlessMoreIsKnown) {
     EXPECT_EQ(MeasureClock(mpi.World(), host_of, 0, Interrupted).status().code(), StatusCode::kAborted);
   }
   MemoryMpi beside_rank_0(&messages, 1);
-  EXPECT_TRUE(MeasureClock(beside_rank_0.World(), host_of, 0, nullptr).ok()) << "it has rank 0's clock";
+  EXPECT_TRUE(MeasureClock(beside_rank_0.World(), host_of, 0, nullptr).ok()) << "rank 1 has the clock of rank 0";
 }
 
-TEST(MpiClock, EachHostGetsRank0sTime) {
+TEST(MpiClock, EachHostMeasuresItsOffsetFromRank0) {
   MpiJob<StatusOr<ClockOffset>> job(3);
   for (const auto& clock : job.Run({1, 2}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
          return MeasureClock(mpi->World(), {0, 1, 2}, timeout_ns, nullptr);
@@ -177,7 +177,7 @@ TEST(MpiClock, EachHostGetsRank0sTime) {
   }
 }
 
-TEST(MpiFailureNote, ARankHearsTheFirstThatItIsTold) {
+TEST(MpiFailureNote, ARankGetsTheFirstNoteThatWasSent) {
   MemoryMessages messages(3);
   MemoryMpi first(&messages, 0), second(&messages, 1), third(&messages, 2);
   EXPECT_TRUE(PollFailure(first.World()).ok());
@@ -187,11 +187,11 @@ TEST(MpiFailureNote, ARankHearsTheFirstThatItIsTold) {
   for (MemoryMpi* rank : {&first, &second}) {
     const Status why = PollFailure(rank->World());
     EXPECT_EQ(why.code(), StatusCode::kPeerLost);
-    EXPECT_EQ(why.message().find(words + "xxx"), 0U) << "a long one has lost its end, not its begin";
+    EXPECT_EQ(why.message().find(words + "xxx"), 0U) << "a long text must lose its end, not its beginning";
   }
 }
 
-TEST(MpiFailureNote, OneThatDoesNotDecodeNamesItsSender) {
+TEST(MpiFailureNote, ANoteThatDoesNotDecodeNamesItsSender) {
   MemoryMessages messages(2);
   MemoryMpi mpi(&messages, 0);
   for (const std::string& bytes : {std::string(), std::string("abc"), EncodeStatus(Status::Ok())}) {

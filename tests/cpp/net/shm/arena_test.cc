@@ -85,7 +85,7 @@ void ExpectEverything(Arena& arena, int ranks) {
   }
 }
 
-TEST(Arena, NoTwoAreasOverlapOnTheHeap) {
+TEST(Arena, AreasOnTheHeapDoNotOverlap) {
   auto arena = Arena::CreateOnHeap(Small(5));
   ASSERT_NE(arena, nullptr);
   EXPECT_EQ(arena->fd(), -1);
@@ -93,7 +93,7 @@ TEST(Arena, NoTwoAreasOverlapOnTheHeap) {
   ExpectEverything(*arena, 5);
 }
 
-TEST(Arena, AnAttachedArenaShowsWhatAnotherMappingWrote) {
+TEST(Arena, AnAttachedArenaShowsTheWritesOfAnotherMapping) {
   auto created = Arena::CreateShared(Small(3));
   ASSERT_TRUE(created.ok()) << created.status().ToString();
   auto attached = Arena::Attach(fcntl((*created)->fd(), F_DUPFD_CLOEXEC, 0));
@@ -105,7 +105,7 @@ TEST(Arena, AnAttachedArenaShowsWhatAnotherMappingWrote) {
   ExpectEverything(**attached, 3);
 }
 
-TEST(Arena, EveryWriterHasCacheLinesOfItsOwn) {
+TEST(Arena, EveryWriterHasItsOwnCacheLines) {
   auto arena = Arena::CreateOnHeap(Small(4));
   std::set<uintptr_t> lines;
   const auto line = [](const void* p) { return reinterpret_cast<uintptr_t>(p) / 64; };
@@ -179,7 +179,7 @@ TEST(Arena, TooLittleAddressSpaceIsAnErrorThatNamesTheKnob) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(Arena, AttachRefusesWhatIsNotAnArena) {
+TEST(Arena, AttachRefusesOtherMemory) {
   const auto refuse = [](int fd, const char* why) {
     auto arena = Arena::Attach(fd);
     ASSERT_FALSE(arena.ok());
@@ -229,7 +229,7 @@ TEST(Arena, AChildOfForkDoesNotHaveTheMapping) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(Arena, ARankThatLeavesALostJobSaysWhy) {
+TEST(Arena, ARankThatLeavesALostJobWritesTheReason) {
   const auto arena = Arena::CreateOnHeap(Small(2));
   EXPECT_TRUE(arena->WhyJobLost(1).ok());
   arena->state(1) = RankState::kLeftJobLost;
@@ -243,7 +243,7 @@ TEST(Arena, ARankThatLeavesALostJobSaysWhy) {
   EXPECT_EQ(why.message(), "why " + std::string(496, 'x'));
 }
 
-TEST(Arena, ARankThatHasSeenALossSaysWhyBeforeItLeaves) {
+TEST(Arena, ARankThatHasSeenALossWritesTheReasonBeforeItLeaves) {
   const auto arena = Arena::CreateOnHeap(Small(2));
   arena->state(1) = RankState::kRunning;
   arena->NoteJobLost(1, StatusCode::kPeerLost, "rank 0 is lost");
@@ -339,7 +339,7 @@ TEST(Doorbell, NoRingIsLostBetweenTwoThreads) {
   EXPECT_EQ(late.load(), 0u);
 }
 
-TEST(Doorbell, ARingBetweenLookingAndSleepingEndsTheSleepAtOnce) {
+TEST(Doorbell, ARingBetweenTheCheckAndTheSleepEndsTheSleepAtOnce) {
   auto arena = Arena::CreateOnHeap(Small(1));
   Doorbell bell = arena->doorbell(0);
   const uint32_t seen = bell.Rung();

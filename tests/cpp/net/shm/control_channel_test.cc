@@ -46,7 +46,7 @@ TEST(ShmChannelWords, ARoundIsTheAndOfAllSnapshots) {
   }
 }
 
-TEST(ShmChannelWords, RoundZeroIsNotPublishedByFreshMemory) {
+TEST(ShmChannelWords, FreshMemoryDoesNotPublishRoundZero) {
   World world(2);
   EXPECT_FALSE(world[0].HasPublished(1, 0));
   EXPECT_FALSE(world[0].HasPublished(1, 1));
@@ -97,7 +97,7 @@ TEST(ShmChannelWords, TooManyWordsBreakTheChannelAndNameTheKnob) {
   EXPECT_FALSE(world[0].HasPublished(1, 0));
 }
 
-TEST(ShmChannelWords, HintsOfRanksThatNeverSetOneSayNothingAboutTheFirstWord) {
+TEST(ShmChannelWords, AnUnsetHintIsAllOnesInTheFirstWord) {
   World world(3);
   Words out;
   world[0].SetHint(Words{6, 7});
@@ -114,7 +114,7 @@ TEST(ShmChannelWords, HintsOfRanksThatNeverSetOneSayNothingAboutTheFirstWord) {
   EXPECT_EQ(out, (Words{0, 0, 0}));
 }
 
-TEST(ShmChannelWords, AWordCountThatAPeerForgedIsBounded) {
+TEST(ShmChannelWords, AForgedWordCountIsBounded) {
   World world(2);
   Words out;
   world[0].SetHint(Words{1});
@@ -158,7 +158,7 @@ TEST(ShmChannelWords, TheLongestPayloadFitsBehindTheMostWords) {
   EXPECT_EQ(words, Words(4, 2));
 }
 
-TEST(ShmChannelWords, LengthsThatAPeerForgedAreBounded) {
+TEST(ShmChannelWords, ForgedLengthsAreBounded) {
   World world(2, 256, 4);
   Words words, payload;
   world[1].Publish(0, Words{1}, {});
@@ -259,7 +259,7 @@ TEST(ShmChannelFrames, KeepTheirOrderAndTheirBoundaries) {
   EXPECT_FALSE(world[1].Progress());
 }
 
-TEST(ShmChannelFrames, OfManyRanksAreTakenInTurns) {
+TEST(ShmChannelFrames, FramesOfManyRanksAreTakenInTurns) {
   World world(4, 1024);
   for (int r = 1; r < 4; ++r) {
     for (int i = 0; i < 2; ++i) world[r].Send(0, "x");
@@ -278,7 +278,7 @@ TEST(ShmChannelFrames, RingTheReceiverAndTheBlockedSender) {
   EXPECT_NE(world.arena->doorbell(0).Rung(), receiver);
   const uint32_t sender = world.arena->doorbell(1).Rung();
   EXPECT_TRUE(world[0].Progress());
-  EXPECT_NE(world.arena->doorbell(1).Rung(), sender) << "room was made and the sender was not told";
+  EXPECT_NE(world.arena->doorbell(1).Rung(), sender) << "there is room, and the sender was not rung";
 }
 
 TEST(ShmChannelFrames, BetweenTwoWorkersGoThroughRankZero) {
@@ -340,7 +340,7 @@ TEST(ShmChannelFrames, BigFramesPassThroughSmallRingsInThreads) {
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(failures[static_cast<size_t>(r)], "") << "rank " << r;
 }
 
-TEST(ShmChannelFrames, ALengthThatNobodySendsBreaksTheChannel) {
+TEST(ShmChannelFrames, AnInvalidLengthBreaksTheChannel) {
   World world(2, 64);
   const Arena::Ring ring = world.arena->ring(1, 0);
   const uint32_t header[3] = {0xfffffff0u, 1, 0};
@@ -375,7 +375,7 @@ TEST(ShmChannelFrames, AForgedSenderOrPositionBreaksTheChannel) {
   EXPECT_EQ(other[0].broken().code(), StatusCode::kCorrupt);
 }
 
-TEST(ShmChannelFrames, AFrameToNobodyIsRefused) {
+TEST(ShmChannelFrames, AFrameWithoutAReceiverIsRefused) {
   World world(2);
   world[0].Send(2, "x");
   EXPECT_EQ(world[0].broken().code(), StatusCode::kInternal);

@@ -51,7 +51,7 @@ struct LinkWorld {
   std::vector<std::unique_ptr<Link>> links;
 };
 
-TEST(ShmLink, FramesOfEverySizeArriveInOrderFromEverybodyAlsoFromOneself) {
+TEST(ShmLink, FramesOfEverySizeArriveInOrderFromAllRanks) {
   LinkWorld world(3);
   for (const int from : {0, 1, 2}) {
     for (const size_t size : {0u, 1u, 64u, 65u, 256u}) {
@@ -73,7 +73,7 @@ TEST(ShmLink, HeadAndBodyAreOneFrame) {
   }
 }
 
-TEST(ShmLink, WithoutRoomNothingIsSentAndTheSenderIsRungWhenThereIsRoom) {
+TEST(ShmLink, AFullLinkRefusesFramesAndRingsTheSenderWhenThereIsRoom) {
   LinkWorld world(2);
   size_t sent = 0;
   while (world.Send(0, 1, std::to_string(sent))) ASSERT_LT(++sent, 1000u);
@@ -86,10 +86,10 @@ TEST(ShmLink, WithoutRoomNothingIsSentAndTheSenderIsRungWhenThereIsRoom) {
   EXPECT_TRUE(world.Send(0, 1, "more"));
   const uint32_t quiet = world.arena->doorbell(0).Rung();
   EXPECT_EQ(world.Take(1), (Received{{0, "more"}}));
-  EXPECT_EQ(world.arena->doorbell(0).Rung(), quiet) << "nobody waited for room";
+  EXPECT_EQ(world.arena->doorbell(0).Rung(), quiet) << "a ring although no sender waits for room";
 }
 
-TEST(ShmLink, ReceiversThatTakeNothingLeaveChunksForTheOthers) {
+TEST(ShmLink, IdleReceiversLeaveChunksForTheOthers) {
   LinkWorld world(5, 8);
   const std::string large(200, 'x');
   for (const int stopped : {1, 2}) {
@@ -104,7 +104,7 @@ TEST(ShmLink, ReceiversThatTakeNothingLeaveChunksForTheOthers) {
   EXPECT_EQ(world.Take(4).size(), 1u);
 }
 
-TEST(ShmLink, ChunksComeBackFromWhomeverTheyWereSentTo) {
+TEST(ShmLink, ChunksReturnFromEveryReceiver) {
   LinkWorld world(3, 2);
   const std::string large(200, 'x');
   for (int i = 0; i < 50; ++i) {
@@ -113,7 +113,7 @@ TEST(ShmLink, ChunksComeBackFromWhomeverTheyWereSentTo) {
   }
 }
 
-TEST(ShmLink, AFrameThatIsTooLargeOrForNobodyBreaksTheLink) {
+TEST(ShmLink, AFrameThatIsTooLargeOrHasNoReceiverBreaksTheLink) {
   LinkWorld world(2);
   EXPECT_FALSE(world.Send(0, 1, std::string(257, 'x')));
   EXPECT_EQ(world[0].broken().code(), StatusCode::kInternal);
@@ -127,20 +127,20 @@ uint64_t Word(uint32_t stamp, uint32_t chunk, uint32_t bytes) {
   return uint64_t{stamp} << 32 | uint64_t{chunk} << 20 | bytes;
 }
 
-TEST(ShmLink, ImpossibleSlotsAreFoundAndNothingIsReadThroughThem) {
+TEST(ShmLink, InvalidSlotsBreakTheLinkAndAreNotUsed) {
   for (const uint64_t word : {Word(1, 16, 8), Word(1, 0xffe, 8), Word(1, 0, 257), Word(1, 0xfff, 65), Word(2, 0, 8),
                               Word(0x80000000, 0, 8)}) {
     LinkWorld world(3);
     world.arena->message_path(2, 1).slots->words[0] = word;
     ASSERT_TRUE(world.Send(0, 1, "good"));
-    EXPECT_EQ(world.Take(1), (Received{{0, "good"}})) << "others are heard";
+    EXPECT_EQ(world.Take(1), (Received{{0, "good"}})) << "frames of other senders do not arrive";
     EXPECT_EQ(world[1].broken().code(), StatusCode::kCorrupt) << word;
     EXPECT_NE(world[1].broken().message().find("rank 2"), std::string::npos) << world[1].broken().message();
     EXPECT_FALSE(world.Send(1, 2, "to whom nothing is said any more"));
   }
 }
 
-TEST(ShmLink, AReceiverThatClaimsToHaveTakenMoreThanWasSentIsFound) {
+TEST(ShmLink, AReceiverThatHasTakenMoreThanWasSentBreaksTheLink) {
   for (const uint32_t taken : {2u, 0xffffffffu}) {
     LinkWorld world(2);
     ASSERT_TRUE(world.Send(0, 1, "x"));
@@ -150,7 +150,7 @@ TEST(ShmLink, AReceiverThatClaimsToHaveTakenMoreThanWasSentIsFound) {
   }
 }
 
-TEST(ShmLink, RandomWordsEverywhereCrashNobody) {
+TEST(ShmLink, RandomWordsInTheAreaDoNotCrash) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     LinkWorld world(3);
     horocache::testing::SeededRandom random(seed);
@@ -175,7 +175,7 @@ TEST(ShmLink, RandomWordsEverywhereCrashNobody) {
 
 // ---- several threads
 
-TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
+TEST(ShmLink, ThreadsExchangeRandomFramesWithoutALostWakeUp) {
   constexpr int kRanks = 4;
   constexpr int kFrames = 1500;
   constexpr int64_t kLimitNs = 60 * kNsPerS;
@@ -256,7 +256,7 @@ TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
 
 // ---- processes
 
-TEST(ShmLink, WhatASenderHadSentBeforeItWasKilledArrives) {
+TEST(ShmLink, FramesOfAKilledSenderArrive) {
   auto arena = Arena::CreateShared({.ranks = 2, .max_words = 8, .ring_bytes = 256, .data_bytes = 0});
   ASSERT_TRUE(arena.ok()) << arena.status().ToString();
   const int fd = dup((*arena)->fd());

@@ -40,7 +40,7 @@ TEST(SharedHeap, HandsOutWholePagesOfItsOwnRange) {
   EXPECT_EQ(heap->bytes(), 4096 * (1 + 1 + 2 + 25));
 }
 
-TEST(SharedHeap, TakesBackWhatTheLastHolderLetsGoAndJoinsNeighbours) {
+TEST(SharedHeap, FreesBlocksWithoutReferencesAndMergesNeighbours) {
   std::shared_ptr<SharedRegions> regions;
   const auto heap = HeapOf(0, &regions);
   for (const std::vector<int>& order : {std::vector<int>{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {0, 2, 1}}) {
@@ -58,7 +58,7 @@ TEST(SharedHeap, TakesBackWhatTheLastHolderLetsGoAndJoinsNeighbours) {
   for (size_t i = 0; i < kBytes; i += 512) ASSERT_EQ(all->memory()[i], std::byte{0});
 }
 
-TEST(SharedHeap, FindsTheBlockThatAnAddressLiesIn) {
+TEST(SharedHeap, FindsTheBlockOfAnAddress) {
   std::shared_ptr<SharedRegions> regions;
   const auto heap = HeapOf(0, &regions);
   const auto first = heap->Allocate(8192), second = heap->Allocate(4096);
@@ -100,7 +100,7 @@ TEST(SharedHeap, BlocksOutliveHeapAndArena) {
   EXPECT_EQ(block->memory()[9999], std::byte{3});
 }
 
-TEST(SharedHeap, RanksSeeEachOthersRegionsAndMemoryIsTakenWhenItIsUsed) {
+TEST(SharedHeap, RanksMapAllRegionsAndMemoryIsAllocatedOnUse) {
   ArenaLayout layout{.ranks = 2, .max_words = 4, .data_bytes = 4096, .message_chunks = 0, .region_bytes = 1 << 30};
   auto arena = Arena::CreateShared(layout);
   ASSERT_TRUE(arena.ok());
@@ -132,7 +132,7 @@ bool HoldsInChild(const std::function<bool()>& check) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST(SharedHeap, AChildOfForkWritesItsOwnCopyOfTheTensorsAndFreesNothing) {
+TEST(SharedHeap, AForkedChildWritesItsOwnCopyAndFreesNothing) {
   ArenaLayout layout{.ranks = 2, .max_words = 4, .data_bytes = 4096, .region_bytes = kBytes};
   auto arena = Arena::CreateShared(layout);
   ASSERT_TRUE(arena.ok());
@@ -162,10 +162,10 @@ TEST(SharedHeap, AChildOfForkWritesItsOwnCopyOfTheTensorsAndFreesNothing) {
   EXPECT_EQ(first, std::byte{9});
   EXPECT_EQ(last, std::byte{9});
   const auto offset = static_cast<size_t>(&last - (*arena)->regions()->of(1).data());
-  EXPECT_EQ((*attached)->regions()->of(1)[offset], std::byte{9}) << "what the other rank sees";
+  EXPECT_EQ((*attached)->regions()->of(1)[offset], std::byte{9}) << "in the mapping of the other rank";
 }
 
-TEST(SharedHeap, AChildThatIsForkedAfterTheJobHasItsOwnCopyToo) {
+TEST(SharedHeap, AChildForkedAfterTheJobHasItsOwnCopy) {
   std::shared_ptr<SharedBlock> block;
   {
     auto arena = Arena::CreateShared({.ranks = 2, .max_words = 4, .data_bytes = 4096, .region_bytes = kBytes});

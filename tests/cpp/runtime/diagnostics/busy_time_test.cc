@@ -5,7 +5,7 @@
 namespace horocache::runtime {
 namespace {
 
-TEST(BusyTime, IsZeroWhileNoLaneHasHadAnythingToDo) { EXPECT_EQ(BusyTime().TotalNs(), 0); }
+TEST(BusyTime, IsZeroBeforeALaneHasWork) { EXPECT_EQ(BusyTime().TotalNs(), 0); }
 
 TEST(BusyTime, AddsIntervalsUp) {
   BusyTime busy;
@@ -27,7 +27,7 @@ TEST(BusyTime, CountsLanesThatAreBusyAtTheSameTimeOnce) {
   EXPECT_EQ(busy.TotalNs(), 60);
 }
 
-TEST(BusyTime, AnIntervalThatIsNotOverGrows) {
+TEST(BusyTime, AnOpenIntervalGrows) {
   BusyTime busy;
   busy.Begin(100);
   busy.End(130);

@@ -18,7 +18,7 @@ class CauseNoteTest : public testing::Test {
   ~CauseNoteTest() override { std::filesystem::remove_all(folder_); }
 
   // The text of the note without its time.
-  std::string Told() const {
+  std::string NoteText() const {
     std::ifstream file(folder_ + "/cause.3");
     std::stringstream text;
     text << file.rdbuf();
@@ -30,37 +30,37 @@ class CauseNoteTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(CauseNoteTest, TellsTheFirstThingThatWentWrong) {
+TEST_F(CauseNoteTest, HasTheFirstFailure) {
   CauseNote note(folder_, 3);
   note.Failed({StatusCode::kMismatch, "shapes differ"});
   note.Failed({StatusCode::kInvalidArgument, "no such thing"});
-  EXPECT_EQ(Told(), "") << "an error of its own, which it may go on after";
+  EXPECT_EQ(NoteText(), "") << "the rank may go on after its own error";
   note.Failed({StatusCode::kAborted, "rank 1 aborted"});
   note.Raised("what follows from that");
   note.Failed({StatusCode::kPeerLost, "rank 1 has gone"});
-  EXPECT_EQ(Told(), "follows: rank 1 aborted");
+  EXPECT_EQ(NoteText(), "follows: rank 1 aborted");
 }
 
-TEST_F(CauseNoteTest, AnAbortOfItsOwnIsNoConsequence) {
+TEST_F(CauseNoteTest, TheRanksOwnAbortIsNoConsequence) {
   CauseNote note(folder_, 3);
   note.Raised("it raised");
   note.Failed({StatusCode::kAborted, "rank 3 aborted"});
-  EXPECT_EQ(Told(), "raised: it raised");
+  EXPECT_EQ(NoteText(), "raised: it raised");
 }
 
-TEST_F(CauseNoteTest, ANewRuntimeForgetsWhatTheOldOneTold) {
+TEST_F(CauseNoteTest, ANewRuntimeReplacesTheNoteOfTheLastOne) {
   CauseNote(folder_, 3).Failed({StatusCode::kShutDown, "rank 1 left"});
-  EXPECT_EQ(Told(), "follows: rank 1 left");
+  EXPECT_EQ(NoteText(), "follows: rank 1 left");
   CauseNote note(folder_, 3);
-  EXPECT_EQ(Told(), "");
+  EXPECT_EQ(NoteText(), "");
   note.Raised(std::string(100'000, 'x'));
   EXPECT_EQ(std::filesystem::file_size(folder_ + "/cause.3"), 4096);
 }
 
-TEST_F(CauseNoteTest, NoFolderAndNoPermissionAreNoTrouble) {
-  CauseNote("", 0).Raised("nobody listens");
-  CauseNote(folder_ + "/gone", 3).Raised("nobody listens");
-  EXPECT_EQ(Told(), "");
+TEST_F(CauseNoteTest, AMissingFolderAndAMissingPermissionAreIgnored) {
+  CauseNote("", 0).Raised("without a reader");
+  CauseNote(folder_ + "/gone", 3).Raised("without a reader");
+  EXPECT_EQ(NoteText(), "");
 }
 
 }  // namespace

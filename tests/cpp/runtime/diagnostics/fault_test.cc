@@ -14,7 +14,7 @@ TEST(FaultInjector, DoesNothingWithoutFaults) {
   EXPECT_TRUE(faults->At("data").ok());
 }
 
-TEST(FaultInjector, StrikesAtItsPlaceRankAndCountOnly) {
+TEST(FaultInjector, ActsOnlyAtItsPlaceRankAndCount) {
   const auto faults = FaultInjector::Parse("start:1:2=error;done=error", 1);
   ASSERT_TRUE(faults.ok());
   EXPECT_TRUE(faults->At("start").ok());
@@ -35,14 +35,14 @@ TEST(FaultInjector, DropsACollectiveUnderWay) {
   EXPECT_EQ(faults->At("data").code(), FaultInjector::kDrop);
 }
 
-TEST(FaultInjector, KillsAndExitsForReal) {
+TEST(FaultInjector, KillsAndExitsTheProcess) {
   const auto faults = FaultInjector::Parse("data=kill;done=exit", 0);
   ASSERT_TRUE(faults.ok());
   EXPECT_EXIT((void)faults->At("data"), ::testing::KilledBySignal(SIGKILL), "");
   EXPECT_EXIT((void)faults->At("done"), ::testing::ExitedWithCode(3), "");
 }
 
-TEST(FaultInjector, GoesOnAfterAStop) {
+TEST(FaultInjector, ContinuesAfterAStop) {
   const auto faults = FaultInjector::Parse("data=stop", 0);
   ASSERT_TRUE(faults.ok());
   const pid_t child = fork();
@@ -55,7 +55,7 @@ TEST(FaultInjector, GoesOnAfterAStop) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
 }
 
-TEST(FaultInjector, RefusesWhatItDoesNotKnow) {
+TEST(FaultInjector, RefusesUnknownFaults) {
   for (const char* text : {"data", "data=explode", "nowhere=kill", "data:x=kill", "data:0:y=kill", "data:0:1:2=kill",
                            "start=drop", "=kill", ";"}) {
     const auto faults = FaultInjector::Parse(text, 0);

@@ -59,7 +59,7 @@ std::string NameBelow(const std::string& base) {
   return "";
 }
 
-struct Told {
+struct Recorder {
   std::atomic<int> records{0}, stacks{0}, tells{0}, warnings{0};
 
   Observer::Means Means() {
@@ -82,45 +82,45 @@ struct Told {
   }
 };
 
-TEST(Observer, AnswersWhoAsksUntilItStops) {
-  Told told;
+TEST(Observer, AnswersRequestsUntilItStops) {
+  Recorder recorder;
   const std::string base = "horocache-test." + std::to_string(getpid());
-  Observer observer(base, "", told.Means());
+  Observer observer(base, "", recorder.Means());
   const std::string name = NameBelow(base);
-  EXPECT_EQ(Ask(name), "somebody asked at here");
+  EXPECT_EQ(Ask(name), "a dump was requested at here");
   observer.Stop();
   EXPECT_EQ(Ask(name), "");
 }
 
-TEST(Observer, WritesTheFirstErrorAtOnceAndTheRestAtMostOnceASecond) {
+TEST(Observer, WritesTheFirstErrorAtOnceAndLaterErrorsOnceASecond) {
   const Folder folder;
   const std::string path = folder.path + "/record.json";
-  Told told;
+  Recorder recorder;
   const int64_t started_ns = NowNs();
-  Observer observer("", path, told.Means());
+  Observer observer("", path, recorder.Means());
   observer.TellPath();
-  EXPECT_EQ(told.warnings, 0) << "there is nothing to read yet";
+  EXPECT_EQ(recorder.warnings, 0) << "a warning before the first error";
   observer.NoteError({StatusCode::kStall, "first"});
-  EXPECT_EQ(told.warnings, 0) << "the program may go on";
+  EXPECT_EQ(recorder.warnings, 0) << "a warning although the program may go on";
   observer.TellPath();
-  EXPECT_EQ(told.warnings, 1);
+  EXPECT_EQ(recorder.warnings, 1);
   while (Read(path).empty()) std::this_thread::yield();
   EXPECT_EQ(Read(path), "Stall: first at here");
   for (int i = 0; i < 1000; ++i) observer.NoteError({StatusCode::kStall, "again"});
   observer.Stop();
-  EXPECT_EQ(Read(path), "Stall: again at here") << "what was still to be written is written at the end";
-  EXPECT_LE(told.records, 2 + (NowNs() - started_ns) / kNsPerS) << "one of each full second, and one at the end";
-  EXPECT_EQ(told.warnings, 1);
+  EXPECT_EQ(Read(path), "Stall: again at here") << "the last error is not written at the end";
+  EXPECT_LE(recorder.records, 2 + (NowNs() - started_ns) / kNsPerS) << "one of each full second, and one at the end";
+  EXPECT_EQ(recorder.warnings, 1);
   for (const auto& entry : std::filesystem::directory_iterator(folder.path)) EXPECT_EQ(entry.path(), path);
 }
 
-TEST(Observer, WhatHasTheNameOfTheNewRecordIsNeitherOpenedNorTaken) {
+TEST(Observer, AFileWithTheNameOfTheNewRecordIsNotOpened) {
   const Folder folder;
   const std::string path = folder.path + "/record.json";
   ASSERT_EQ(mkfifo((path + ".new").c_str(), 0666), 0);  // opening it would wait for a reader
-  Told told;
+  Recorder recorder;
   {
-    Observer observer("", path, told.Means());
+    Observer observer("", path, recorder.Means());
     observer.NoteError({StatusCode::kStall, "first"});
   }
   EXPECT_EQ(Read(path), "Stall: first at here");
@@ -128,10 +128,10 @@ TEST(Observer, WhatHasTheNameOfTheNewRecordIsNeitherOpenedNorTaken) {
   EXPECT_FALSE(std::filesystem::exists(path + ".new"));
 }
 
-TEST(Observer, ANameOfAFolderCannotPassForALineOfItsOwn) {
-  Told told;
+TEST(Observer, TheNameOfAFolderIsEscapedInTheLog) {
+  Recorder recorder;
   std::string all;
-  Observer::Means means = told.Means();
+  Observer::Means means = recorder.Means();
   means.warn = [&](const std::string& text) { all += text; };
   {
     Observer observer("", "/proc/no\nwhere/record.json", std::move(means));
@@ -142,8 +142,8 @@ TEST(Observer, ANameOfAFolderCannotPassForALineOfItsOwn) {
 }
 
 TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
-  Told told;
-  Observer::Means means = told.Means();
+  Recorder recorder;
+  Observer::Means means = recorder.Means();
   // The observer's thread waits until NoteError() has returned. Otherwise its warning could already be in `before`.
   std::atomic<bool> returned{false};
   std::string before, all;
@@ -160,23 +160,23 @@ TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
     observer.Stop();
     observer.NoteError({StatusCode::kPeerLost, "second"});
   }
-  EXPECT_NE(before.find("what led to this error goes to"), std::string::npos) << before;
-  EXPECT_EQ(std::ranges::count(before, '\n'), 1) << "the job has ended: where it goes is said before the error is";
+  EXPECT_NE(before.find("the events before this error are written to"), std::string::npos) << before;
+  EXPECT_EQ(std::ranges::count(before, '\n'), 1) << "the path of the record is not logged before the error";
   EXPECT_NE(all.find("there is no flight record"), std::string::npos) << all;
   EXPECT_EQ(std::ranges::count(all, '\n'), 2) << all;
 }
 
-TEST(Observer, TellsEachSetThatAsksWhereThisRankIs) {
-  Told told;
-  Observer observer("", "", told.Means());
+TEST(Observer, SendsTheStackToEachSetThatAsks) {
+  Recorder recorder;
+  Observer observer("", "", recorder.Means());
   observer.AskStacks(1);
   observer.AskStacks(20);
-  while (told.tells < 21) std::this_thread::yield();
-  EXPECT_EQ(told.tells, 21);
-  EXPECT_LE(told.stacks, 2);
+  while (recorder.tells < 21) std::this_thread::yield();
+  EXPECT_EQ(recorder.tells, 21);
+  EXPECT_LE(recorder.stacks, 2);
   observer.NoteError({StatusCode::kStall, "nowhere to write"});
   observer.Stop();
-  EXPECT_EQ(told.records, 0);
+  EXPECT_EQ(recorder.records, 0);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ Status Hang(const std::string&, std::string_view) {
   return Status::Ok();
 }
 
-TEST(RecordFile, AFileSystemThatDoesNotAnswerIsWaitedForOnce) {
+TEST(RecordFile, WaitsOnceForAFileSystemThatDoesNotAnswer) {
   RecordFile file("record.json", kNsPerMs, Hang);
   const std::string late = "the file system has not answered for 0.001 s";
   EXPECT_EQ(file.Replace("first").message(), late);
@@ -35,7 +35,7 @@ TEST(RecordFile, AFileSystemThatDoesNotAnswerIsWaitedForOnce) {
   while (returned == 0) std::this_thread::yield();
   Status status = file.Replace("third");  // the first call may not have noted its end yet
   while (!status.ok() && calls == 1) status = file.Replace("third");
-  EXPECT_GE(calls, 2) << "what answers again is used again";
+  EXPECT_GE(calls, 2) << "a file system that answers again is not used again";
 }
 
 TEST(RecordFile, AHangingCallOutlivesItsFile) {

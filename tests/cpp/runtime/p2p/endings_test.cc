@@ -18,7 +18,7 @@ using testing::kWarnNs;
 using testing::ReportOf;
 using testing::World;
 
-TEST(PointToPoint, WhatWasSentIsReceivedAfterItsSenderHasLeft) {
+TEST(PointToPoint, AMessageIsReceivedAfterItsSenderHasLeft) {
   World world(3);
   const Handle sent = world.Send(0, 1, Content(kSmall, 1), 1);
   const Handle lost = world.Send(0, 1, Content(kLarge, 2), 1);
@@ -49,7 +49,7 @@ TEST(PointToPoint, WhatWasSentIsReceivedAfterItsSenderHasLeft) {
   EXPECT_EQ(go_on->memory, others->memory);
 }
 
-TEST(PointToPoint, ATransferThatHasBegunEndsWellAlthoughItsSenderLeaves) {
+TEST(PointToPoint, ATransferUnderWayCompletesAlthoughItsSenderLeaves) {
   World world(2, 0, 1000, 1);
   const Handle recv = world.Recv(1, 0, 10 * kLarge);
   const Handle send = world.Send(0, 1, Content(10 * kLarge, 1));
@@ -62,7 +62,7 @@ TEST(PointToPoint, ATransferThatHasBegunEndsWellAlthoughItsSenderLeaves) {
   EXPECT_EQ(recv->memory, send->memory);
 }
 
-TEST(PointToPoint, RanksThatCannotBeReachedDelayNobodysLeave) {
+TEST(PointToPoint, UnreachableRanksDoNotDelayALeavingRank) {
   net::MemoryNetwork network(1, 0, 0, 4);
   PointToPointConfig config;
   config.rank = 1;
@@ -88,19 +88,19 @@ TEST(PointToPoint, AReceiverThatLeavesInTheMiddleFailsItsSender) {
   EXPECT_EQ(send->status().code(), StatusCode::kShutDown);
 }
 
-TEST(PointToPoint, ARankThatLeftWithoutFarewellIsNoticedAndWhatItHadSentArrives) {
+TEST(PointToPoint, ARankThatLeftWithoutAFrameIsNoticedAndItsMessagesArrive) {
   World world(2);
   const Handle sent = world.Send(0, 1, Content(kSmall, 1), 1);
   world[0].Step(world.network().now_ns);
-  const Handle vain = world.Recv(1, 0, kSmall, 2);
+  const Handle pending = world.Recv(1, 0, kSmall, 2);
   world.SetLeft(0);
   world.Advance(1);
-  ASSERT_TRUE(vain->done());
-  EXPECT_EQ(vain->status().code(), StatusCode::kShutDown);
+  ASSERT_TRUE(pending->done());
+  EXPECT_EQ(pending->status().code(), StatusCode::kShutDown);
   EXPECT_EQ(world.Recv(1, 0, kSmall, 1)->memory, sent->memory);
 }
 
-TEST(PointToPoint, ALossFailsEverythingAndDeliversWhatHasArrived) {
+TEST(PointToPoint, ALossFailsPendingMessagesAndDeliversArrivedOnes) {
   World world(3);
   const Handle sent = world.Send(0, 1, Content(kSmall, 1), 1);
   world[0].Step(world.network().now_ns);
@@ -123,7 +123,7 @@ TEST(PointToPoint, ALossFailsEverythingAndDeliversWhatHasArrived) {
 
 // ---- stalls
 
-TEST(PointToPoint, WhatWaitsForTooLongIsReportedAndThenFails) {
+TEST(PointToPoint, AMessageThatWaitsTooLongIsReportedAndThenFails) {
   World world(4);
   world.network().deaf = {3};
   const Handle recv = world.Recv(1, 0, kSmall, 4);
@@ -164,14 +164,14 @@ TEST(PointToPoint, WhatWaitsForTooLongIsReportedAndThenFails) {
   EXPECT_EQ(after->memory, again->memory);
 }
 
-TEST(PointToPoint, WhatWaitsForARankThatComputesFailsOnlyWhenItHasStopped) {
+TEST(PointToPoint, TheLimitDoesNotCountWhileThePeerComputes) {
   World world(2);
   const Handle recv = world.Recv(1, 0, kSmall);
   for (int64_t waited_ns = 0; waited_ns < 3 * kFailNs; waited_ns += kWarnNs) {
     world.SetComputed(0);
     world.Advance(kWarnNs);
     ASSERT_FALSE(recv->done()) << "after " << waited_ns;
-    EXPECT_NE(ReportOf(world[1]), "") << "people are told";
+    EXPECT_NE(ReportOf(world[1]), "") << "the wait is not reported";
   }
   world.Advance(kFailNs);
   ASSERT_TRUE(recv->done());

@@ -56,7 +56,7 @@ TEST(PointToPoint, RandomMessagesArriveInOrderForEachSourceDestinationTagAndSet)
   }
 }
 
-TEST(PointToPoint, ASmallSendIsCompleteAtOnceALargeOneWhenItHasBeenReceived) {
+TEST(PointToPoint, SmallSendsCompleteAtOnceAndLargeOnesWhenReceived) {
   World world(2);
   const Handle small = world.Send(0, 1, Content(16 << 10, 1), 1);
   const Handle large = world.Send(0, 1, Content((16 << 10) + 1, 2), 2);
@@ -86,7 +86,7 @@ TEST(PointToPoint, TwoRanksThatSendLargeMessagesToEachOtherFirstNeedTheirReceive
   EXPECT_EQ(recvs[1]->memory, sends[0]->memory);
 }
 
-TEST(PointToPoint, ASmallMessageDoesNotWaitForLargeOnesOnTheirWay) {
+TEST(PointToPoint, ASmallMessageDoesNotWaitForLargeMessages) {
   World world(2, 0, 1000, 1);
   const Handle sends[] = {world.Send(0, 1, Content(10 * kLarge, 1), 1), world.Send(0, 1, Content(10 * kLarge, 2), 2)};
   const Handle recvs[] = {world.Recv(1, 0, 10 * kLarge, 1), world.Recv(1, 0, 10 * kLarge, 2)};
@@ -101,7 +101,7 @@ TEST(PointToPoint, ASmallMessageDoesNotWaitForLargeOnesOnTheirWay) {
 
 // ---- disagreements
 
-TEST(PointToPoint, ALargeMessageThatDoesNotFitFailsOnBothRanksAlikeAndTheNextOneArrives) {
+TEST(PointToPoint, ALargeMismatchFailsOnBothRanksAndTheNextMessageArrives) {
   for (const bool receive_first : {true, false}) {
     World world(3);
     Handle send, recv;
@@ -125,7 +125,7 @@ TEST(PointToPoint, ALargeMessageThatDoesNotFitFailsOnBothRanksAlikeAndTheNextOne
   }
 }
 
-TEST(PointToPoint, ASmallMessageThatDoesNotFitFailsOnItsReceiverAlone) {
+TEST(PointToPoint, ASmallMismatchFailsOnTheReceiverOnly) {
   World world(2);
   const Handle send = world.Send(0, 1, Content(kSmall, 1), 3, 5);
   world.Run();
@@ -142,7 +142,7 @@ TEST(PointToPoint, ASmallMessageThatDoesNotFitFailsOnItsReceiverAlone) {
 
 // ---- bounded memory
 
-TEST(PointToPoint, BeyondItsCreditASenderAnnouncesAndTheCreditComesBack) {
+TEST(PointToPoint, ASenderWithoutCreditAnnouncesAndTheCreditReturns) {
   for (const size_t bytes : {size_t{16} << 10, size_t{0}}) {
     World world(2);
     const auto fits = static_cast<size_t>(PointToPoint::kCreditBytes) / (bytes + PointToPoint::kKeepBytes);
@@ -168,7 +168,7 @@ TEST(PointToPoint, BeyondItsCreditASenderAnnouncesAndTheCreditComesBack) {
 
 // ---- arguments
 
-TEST(CheckMessage, RefusesWhatNoRankCouldSendOrReceive) {
+TEST(CheckMessage, RefusesInvalidMessages) {
   observe::FlightRecorder recorder;
   Metrics metrics(3);
   OperationTable table{&recorder, &metrics, [](const Status&) {}};

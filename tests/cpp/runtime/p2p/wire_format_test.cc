@@ -21,7 +21,7 @@ void Inject(World& world, int from, int to, const FrameHead& head, size_t payloa
   world.network().Pair(from, to).emplace_back(0, frame);
 }
 
-TEST(PointToPoint, FramesThatNobodyMaySendBreakTheEngineWithAnErrorThatNamesTheSender) {
+TEST(PointToPoint, InvalidFramesBreakTheEngineAndNameTheSender) {
   const auto u8 = static_cast<uint8_t>(DType::kUint8);
   const std::pair<FrameHead, size_t> frames[] = {
       {{.kind = static_cast<FrameKind>(99)}, 0},
@@ -48,7 +48,7 @@ TEST(PointToPoint, FramesThatNobodyMaySendBreakTheEngineWithAnErrorThatNamesTheS
   }
 }
 
-TEST(PointToPoint, RandomFramesCrashNobody) {
+TEST(PointToPoint, RandomFramesDoNotCrash) {
   constexpr size_t kAnnounced = PointToPoint::kEagerBytes + 1000;
   for (uint64_t seed = 0; seed < 500; ++seed) {
     World world(3, seed);
@@ -82,7 +82,7 @@ TEST(PointToPoint, RandomFramesCrashNobody) {
   }
 }
 
-TEST(PointToPoint, AFrameTooShortForAHeadBreaksTheEngine) {
+TEST(PointToPoint, AFrameThatIsTooShortBreaksTheEngine) {
   World world(2);
   const Handle pending = world.Recv(1, 0, kSmall);
   world.network().Pair(0, 1).emplace_back(0, net::MemoryNetwork::Frame(10));

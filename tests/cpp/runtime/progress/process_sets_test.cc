@@ -28,7 +28,7 @@ TEST(ProcessSets, CountFromOneBesideTheGlobalSet) {
   EXPECT_EQ(ProcessSets::AgreeText({}), "");
 }
 
-TEST(ProcessSets, ThatCannotBeAreRefusedWithTheirNumberAndRanks) {
+TEST(ProcessSets, InvalidSetsAreRefusedWithTheirNumberAndRanks) {
   const auto why = [](int size, std::vector<std::vector<int>> all) {
     ProcessSets sets(size);
     for (size_t i = 0; i + 1 < all.size(); ++i) Add(&sets, all[i]);
@@ -47,7 +47,7 @@ TEST(ProcessSets, ThatCannotBeAreRefusedWithTheirNumberAndRanks) {
             "process set 1 ([0]) has the ranks of the global process set, which is registered already; use that one.");
 }
 
-TEST(ProcessSets, ThatMembersDeclareMayHaveTheSameRanksAndNumbersThatWerePassedOver) {
+TEST(ProcessSets, DeclaredSetsMayHaveEqualRanksAndSkippedNumbers) {
   ProcessSets sets(3);
   ASSERT_TRUE(sets.Declare(4, {0, 1, 2}).ok());
   ASSERT_TRUE(sets.Declare(2, {0, 1, 2}).ok());
@@ -63,7 +63,7 @@ TEST(ProcessSets, ThatMembersDeclareMayHaveTheSameRanksAndNumbersThatWerePassedO
   EXPECT_FALSE(sets.Declare(0, {0, 1}).ok());
 }
 
-TEST(ProcessSets, AreForTheirMembersWhileTheyAreOpen) {
+TEST(ProcessSets, OnlyMembersMayUseAnOpenSet) {
   ProcessSets sets(3);
   const auto refused = [&sets](uint32_t number, int rank) {
     return sets.CheckMember(number, rank, "barrier").message();
@@ -88,7 +88,7 @@ TEST(ProcessSets, AreForTheirMembersWhileTheyAreOpen) {
   EXPECT_EQ(Add(&sets, {0, 2}), 2u);  // the same ranks under another number
 }
 
-TEST(ProcessSets, NumbersMayHaveGapsAndAreNotUsedAgain) {
+TEST(ProcessSets, NumbersMayHaveGapsAndAreNotReused) {
   ProcessSets sets(4);
   ASSERT_TRUE(sets.Propose(3, {0, 1}).ok());  // another rank has already used 1 and 2
   EXPECT_EQ(sets.CheckMember(2, 0, "barrier").code(), StatusCode::kInvalidArgument);

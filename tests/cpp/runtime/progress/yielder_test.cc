@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kSlice = 3 * kNsPerMs;
 
-TEST(Yielder, PaysWhileTheCoreComesBackSoon) {
+TEST(Yielder, PaysWhileYieldsAreShort) {
   Yielder yielder;
   int64_t now_ns = kNsPerS;
   for (int i = 0; i < 100; ++i, now_ns += Yielder::kLongNs - 1) {
@@ -17,7 +17,7 @@ TEST(Yielder, PaysWhileTheCoreComesBackSoon) {
   EXPECT_TRUE(yielder.Pays(now_ns));
 }
 
-TEST(Yielder, TriesAgainEverMoreRarelyWhileSomebodyElseComputes) {
+TEST(Yielder, TriesLessOftenWhileAnotherProcessUsesTheCore) {
   Yielder yielder;
   int64_t now_ns = kNsPerS;
   for (int64_t pause_ns = Yielder::kShortestPauseNs; pause_ns <= Yielder::kLongestPauseNs; pause_ns *= 2) {
@@ -30,7 +30,7 @@ TEST(Yielder, TriesAgainEverMoreRarelyWhileSomebodyElseComputes) {
   EXPECT_TRUE(yielder.Pays(now_ns + kSlice + Yielder::kLongestPauseNs));
 }
 
-TEST(Yielder, BeginsAnewWhenTheCoreIsFreeAgain) {
+TEST(Yielder, StartsAgainAfterAShortYield) {
   Yielder yielder;
   for (int i = 0; i < 5; ++i) yielder.Note(0, kSlice);
   yielder.Note(kNsPerS, kNsPerS + kNsPerUs);

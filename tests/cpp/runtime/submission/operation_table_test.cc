@@ -53,7 +53,7 @@ TEST_F(OperationTableTest, ANameInFlightIsADuplicateUntilItIsDone) {
   EXPECT_TRUE(Add(Make("a")).ok());
 }
 
-TEST_F(OperationTableTest, NamesAndAutomaticNumbersAreOfAProcessSet) {
+TEST_F(OperationTableTest, EachProcessSetHasItsOwnNamesAndAutomaticNumbers) {
   const auto add = [this](const std::string& name, uint32_t set) {
     Operation* operation = Make(name);
     operation->process_set = set;
@@ -87,7 +87,7 @@ void FillAgain(Operation* operation, const std::string& name) {
   for (const size_t i : {0, 1}) signature.tensors[i] = {name + "." + std::to_string(i), DType::kFloat32, {3}};
 }
 
-TEST_F(OperationTableTest, AGroupThatIsSentAgainFindsItsRecordWithAllThatWasFoundOut) {
+TEST_F(OperationTableTest, ARepeatedGroupReusesItsRecord) {
   Operation* const first = table_.NewGroup("g");
   EXPECT_FALSE(first->prepared.filled);
   FillAgain(first, "g");
@@ -110,7 +110,7 @@ TEST_F(OperationTableTest, AGroupThatIsSentAgainFindsItsRecordWithAllThatWasFoun
   EXPECT_TRUE(Add(Make("g.1")).ok());
 }
 
-TEST_F(OperationTableTest, AGroupWhoseMemberIsInFlightIsRefusedAlsoWhenItIsSentAgain) {
+TEST_F(OperationTableTest, AGroupWithAMemberInFlightIsRefusedAlsoWhenRepeated) {
   Operation* operation = table_.NewGroup("g");
   FillAgain(operation, "g");
   ASSERT_TRUE(Add(operation).ok());
@@ -126,12 +126,12 @@ TEST_F(OperationTableTest, AGroupWhoseMemberIsInFlightIsRefusedAlsoWhenItIsSentA
   table_.Recycle(operation);
   table_.Finish(member, Status::Ok());
   operation = table_.NewGroup("g");
-  EXPECT_FALSE(operation->prepared.filled) << "what was refused is not taken for what was sent";
+  EXPECT_FALSE(operation->prepared.filled) << "a refused group is taken for a sent group";
   FillAgain(operation, "g");
   EXPECT_TRUE(Add(operation).ok());
 }
 
-TEST_F(OperationTableTest, TwoGroupsOfOneNameHaveRecordsOfTheirOwn) {
+TEST_F(OperationTableTest, TwoGroupsOfOneNameHaveSeparateRecords) {
   Operation* const first = table_.NewGroup("g");
   Operation* const second = table_.NewGroup("g");
   EXPECT_NE(first, second);
@@ -169,7 +169,7 @@ TEST_F(OperationTableTest, NamesThatNeverReturnDoNotFillTheTable) {
   EXPECT_EQ(Add(Make("in flight")).code(), StatusCode::kDuplicateName);
 }
 
-TEST_F(OperationTableTest, ANameThatASetForgotIsClaimedAnew) {
+TEST_F(OperationTableTest, ANameThatASetHasForgottenIsTakenAgain) {
   Operation* operation = table_.NewGroup("g");
   operation->process_set = 3;
   FillAgain(operation, "g");
@@ -226,7 +226,7 @@ TEST_F(OperationTableTest, AConsumedHandleIsNeverFoundAgain) {
   EXPECT_EQ(table_.Find(int64_t{1} << 60), nullptr);
 }
 
-TEST_F(OperationTableTest, OwnersAreTakenOnceAndNeverThoseOfARecordUsedAgain) {
+TEST_F(OperationTableTest, OwnersAreTakenOnceAndNotFromAReusedRecord) {
   int tensor_a = 0, tensor_b = 0;
   Operation* operation = Make("a");
   operation->owner = &tensor_a;

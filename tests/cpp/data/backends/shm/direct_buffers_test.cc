@@ -100,7 +100,7 @@ void ExpectDirect(Shared* shared, std::vector<RankData>* data, const std::vector
 
 class ShmDirectTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(ShmDirectTest, CopiesNothingAndGivesTheBitsOfTheWayThroughTiles) {
+TEST_P(ShmDirectTest, CopiesNothingAndGivesTheBitsOfTiles) {
   const int n = GetParam();
   for (const int64_t count : {1, 15, 1000, 100003}) {
     for (const bool in_place : {true, false}) {
@@ -133,7 +133,7 @@ TEST_P(ShmDirectTest, FoldsEveryTypeAndOperationAlike) {
   }
 }
 
-TEST_P(ShmDirectTest, TakesTensorsThatLieSideBySideOnSomeRanksAndApartOnOthers) {
+TEST_P(ShmDirectTest, TensorsMayBeAdjacentOnSomeRanksAndSeparateOnOthers) {
   const int n = GetParam();
   Shared shared(n, DirectTiles(4096));
   std::vector<RankData> data = FloatsOf(n, {7, 1000, 0, 1, 64, 20000});
@@ -144,7 +144,7 @@ TEST_P(ShmDirectTest, TakesTensorsThatLieSideBySideOnSomeRanksAndApartOnOthers) 
   ExpectDirect(&shared, &data, expected);
 }
 
-TEST_P(ShmDirectTest, GoesThroughTilesWhereOneRankHasATensorOfItsOwn) {
+TEST_P(ShmDirectTest, UsesTilesIfOneRankHasATensorOutsideItsRegion) {
   const int n = GetParam();
   for (const int64_t count : {100, 50000}) {
     for (int own = 0; own < n; ++own) {
@@ -168,7 +168,7 @@ TEST_P(ShmDirectTest, GoesThroughTilesWhereOneRankHasATensorOfItsOwn) {
   }
 }
 
-TEST_P(ShmDirectTest, GoesThroughTilesWhereThereAreMoreRunsThanATileHolds) {
+TEST_P(ShmDirectTest, UsesTilesIfThereAreMoreRunsThanATileHolds) {
   const int n = GetParam();
   Shared shared(n, DirectTiles(1024));
   std::vector<RankData> data = FloatsOf(n, std::vector<int64_t>(400, 3));
@@ -178,7 +178,7 @@ TEST_P(ShmDirectTest, GoesThroughTilesWhereThereAreMoreRunsThanATileHolds) {
   for (const RankData& mine : data) EXPECT_TRUE(Outputs(mine) == expected);
 }
 
-TEST_P(ShmDirectTest, RunsManyOneAfterTheOther) {
+TEST_P(ShmDirectTest, RunsManyOperationsInARow) {
   const int n = GetParam();
   Shared shared(n, DirectTiles(4096));
   for (int step = 0; step < 20; ++step) {
@@ -225,7 +225,7 @@ TEST_P(ShmDirectTest, RanksOnThreadsAgree) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ShmDirectTest, ::testing::Values(2, 3, 4, 8));
 
-TEST(ShmDirect, FailsOnAllRanksWhenOneAnnouncesMemoryOutsideOfItsRegion) {
+TEST(ShmDirect, FailsOnAllRanksWhenOneAnnouncesMemoryOutsideItsRegion) {
   const RegionRun kBad[] = {{0, 0, 1 << 30}, {-64, 0, 4000}, {0, int64_t{1} << 62, 4000}, {0, 0, 3999}, {0, 0, 0}};
   for (const RegionRun& bad : kBad) {
     Shared shared(2, DirectTiles(4096));
@@ -261,7 +261,7 @@ TEST(ShmDirect, DoesABoundedAmountOfWorkInOneTest) {
   }
 }
 
-TEST(ShmDirect, SaysWhomItWaitsFor) {
+TEST(ShmDirect, NamesTheRanksThatItWaitsFor) {
   Shared shared(3, DirectTiles(4096));
   std::vector<RankData> data = FloatsOf(3, {1000});
   for (int r = 0; r < 3; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 0, 0);

@@ -67,7 +67,7 @@ TEST_P(ShmMismatchTest, FailsOnAllRanksWhenCountsDiffer) {
   }
 }
 
-TEST_P(ShmMismatchTest, FailsOnAllRanksWhenOneRunsAnotherOperation) {
+TEST_P(ShmMismatchTest, FailsOnAllRanksWhenOneRankRunsAnotherOperation) {
   for (const Op op : {Op::kBroadcast, Op::kBarrier, Op::kAllgather, Op::kAlltoall, Op::kReducescatter}) {
     std::vector<RankData> data = Floats(ranks_, {2001});
     data[1].collective.op = op;
@@ -94,7 +94,7 @@ TEST_P(ShmMismatchTest, FailsOnAllRanksWhenDtypeOrScaleOrSequenceDiffer) {
   ExpectMismatchAndRecovery(&ranks_, &data, "sequence 77");
 }
 
-TEST_P(ShmMismatchTest, FailsOnAllRanksWhenOneRanksSplitsDoNotFit) {
+TEST_P(ShmMismatchTest, FailsOnAllRanksWhenTheSplitsOfOneRankDoNotFit) {
   std::vector<RankData> data = Floats(ranks_, {30}, Op::kAlltoall);
   for (RankData& mine : data) {
     mine.collective.splits = {10, 10, 10};
@@ -172,7 +172,7 @@ TEST(ShmErrors, OfSmallAllocationsFailOneRankAndLetTheOthersFinish) {
   EXPECT_TRUE(data[0].result == data[2].result);
 }
 
-TEST(ShmErrors, OfLargeAllocationsFailAllRanksAndLeaveThemInStep) {
+TEST(ShmErrors, OfLargeAllocationsFailAllRanksAndTheLaneGoesOn) {
   for (const Op op : {Op::kAllgather, Op::kAlltoall, Op::kReducescatter}) {
     Ranks ranks(3, Tiles(4096));
     std::vector<RankData> data = Floats(ranks, {900'000}, op);
@@ -186,7 +186,7 @@ TEST(ShmErrors, OfLargeAllocationsFailAllRanksAndLeaveThemInStep) {
   }
 }
 
-TEST(ShmQueueTest, RunsStartedOperationsInOrderWhicheverIsTested) {
+TEST(ShmQueueTest, RunsStartedOperationsInOrderInAnyOrderOfTests) {
   Ranks ranks(3, Tiles(512, 100));
   constexpr int kOperations = 20;
   std::vector<std::vector<RankData>> data;
@@ -215,7 +215,7 @@ TEST(ShmQueueTest, RunsStartedOperationsInOrderWhicheverIsTested) {
   }
 }
 
-TEST(ShmQueueTest, FailsWhatFollowsAnOperationGivenUpHalfWay) {
+TEST(ShmQueueTest, FailsOperationsBehindADroppedOne) {
   Ranks ranks(2, Tiles(512));
   std::vector<RankData> data = Floats(ranks, {4000});
   BindAll(&data);
@@ -230,7 +230,7 @@ TEST(ShmQueueTest, FailsWhatFollowsAnOperationGivenUpHalfWay) {
   EXPECT_NE(third->status().message().find("half way"), std::string::npos);
 }
 
-TEST(ShmOperationTest, TellsWhomItWaitsFor) {
+TEST(ShmOperationTest, NamesTheRanksThatItWaitsFor) {
   Ranks ranks(3, Tiles(512));
   std::vector<RankData> data = Floats(ranks, {4000});
   BindAll(&data);
@@ -251,7 +251,7 @@ TEST(ShmOperationTest, TellsWhomItWaitsFor) {
   EXPECT_TRUE(zero->WaitingFor().empty());
 }
 
-TEST(ShmOperationTest, RingsTheOthersOnlyWhenItPublishedSomething) {
+TEST(ShmOperationTest, RingsOtherRanksOnlyAfterItHasPublished) {
   Ranks ranks(3, Tiles(512));
   std::vector<RankData> data = Floats(ranks, {100});
   BindAll(&data);

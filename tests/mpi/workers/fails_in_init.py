@@ -1,4 +1,4 @@
-"""In a second job of the same processes, a rank dies or cannot start after MPI has connected the ranks."""
+"""In a second job of the same processes, one rank dies, or cannot start, after MPI has connected the ranks."""
 
 import ctypes
 import errno
@@ -18,13 +18,13 @@ CONNECT = {"x86_64": 42, "aarch64": 203}
 SENDMSG = {"x86_64": 46, "aarch64": 211}
 
 
-def answer_calls(of: dict[str, int], what: int) -> None:
-    """Have the kernel take the action ``what`` instead of a system call of this thread, from now on (seccomp)."""
+def answer_calls(numbers: dict[str, int], action: int) -> None:
+    """From now on, the kernel takes ``action`` instead of a system call of this thread (seccomp)."""
     load_number, equal, answer, allow = 0x20, 0x15, 0x06, 0x7FFF0000
     steps = [
         (load_number, 0, 0, 0),
-        (equal, 0, 1, of[platform.machine()]),
-        (answer, 0, 0, what),
+        (equal, 0, 1, numbers[platform.machine()]),
+        (answer, 0, 0, action),
         (answer, 0, 0, allow),
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
@@ -34,8 +34,8 @@ def answer_calls(of: dict[str, int], what: int) -> None:
     assert LIBC.prctl(seccomp, filtered, program) == 0
 
 
-def die_when_all_have_met() -> None:
-    """Die when this process hands its memory to the ranks of its host: all ranks have connected by then."""
+def die_after_the_connection() -> None:
+    """Die when this process sends its memory to the ranks of its host: all ranks are connected by then."""
     kill = 0x80000000
     answer_calls(SENDMSG, kill)
 
@@ -66,7 +66,7 @@ if how == "ends":
 if rank == late:
     come_late()
 if rank == victim:
-    {"dies": die_when_all_have_met, "cannot start": start_no_more_threads}[how]()
+    {"dies": die_after_the_connection, "cannot start": start_no_more_threads}[how]()
 try:
     hc.init()
 except hc.HorocacheError as error:
