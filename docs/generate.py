@@ -291,7 +291,8 @@ def algorithms_page() -> str:
         "own data: its tensor (allreduce), all its parts (alltoall), its part (allgather). *Order*: whether every sum",
         "is made in rank order, as the built-in algorithms make it. `horocache lang show NAME N...` draws one.",
         "",
-        "| operation | algorithm | ranks | depth | sent | strands of a rank | steps of a strand | slots | order |",
+        "| operation | algorithm | ranks | depth | sent | thread blocks of a rank | steps of a thread block | slots "
+        "| order |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for operation, name, shapes in ALGORITHMS:
@@ -300,8 +301,9 @@ def algorithms_page() -> str:
             figures = figures_of(program)
             ranks = " x ".join(map(str, shape)) or str(program.ranks)
             order = "rank order" if program.rank_order else "other"
-            columns = [operation, f"`{name}`", ranks, figures.depth, f"{float(figures.sent):.3g}", figures.most_strands]
-            columns += [figures.most_steps, program.min_slots, order if operation == "allreduce" else ""]
+            columns = [operation, f"`{name}`", ranks, figures.depth, f"{float(figures.sent):.3g}"]
+            columns += [figures.most_thread_blocks, figures.most_steps, program.min_slots]
+            columns.append(order if operation == "allreduce" else "")
             lines.append("| " + " | ".join(map(str, columns)) + " |")
     return "\n".join(lines) + "\n"
 

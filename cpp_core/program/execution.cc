@@ -36,25 +36,25 @@ Execution::Execution(RunSite site)
       element_bytes_(site_.sizes.element_bytes()),
       tile_elements_(site_.tile_elements),
       tiles_(TilesOf(site_.sizes, tile_elements_)),
-      states_(program_.strands.size()) {
-  for (const Strand& strand : program_.strands) running_ += strand.num_steps > 0 ? 1 : 0;
+      states_(program_.thread_blocks.size()) {
+  for (const ThreadBlock& thread_block : program_.thread_blocks) running_ += thread_block.num_steps > 0 ? 1 : 0;
 }
 
 bool Execution::Advance(int64_t* budget) {
   bool moved = ForgetPopped();
-  for (size_t strand = 0; strand < states_.size() && *budget > 0; ++strand) {
-    moved |= AdvanceStrand(strand, budget);
+  for (size_t thread_block = 0; thread_block < states_.size() && *budget > 0; ++thread_block) {
+    moved |= AdvanceThreadBlock(thread_block, budget);
   }
   return moved;
 }
 
-bool Execution::AdvanceStrand(size_t strand, int64_t* budget) {
-  State& state = states_[strand];
-  const Strand& one = program_.strands[strand];
+bool Execution::AdvanceThreadBlock(size_t thread_block, int64_t* budget) {
+  State& state = states_[thread_block];
+  const ThreadBlock& one = program_.thread_blocks[thread_block];
   bool moved = false;
   while (one.num_steps > 0 && state.tile < tiles_ && *budget > 0) {
     const bool had_popped = state.popped;
-    const bool over = RunStep(strand, budget);
+    const bool over = RunStep(thread_block, budget);
     moved |= over || state.popped != had_popped;
     if (!over) break;
     if (++state.step < one.num_steps) continue;
@@ -64,39 +64,40 @@ bool Execution::AdvanceStrand(size_t strand, int64_t* budget) {
   return moved;
 }
 
-bool Execution::RunStep(size_t strand, int64_t* budget) {
-  State& state = states_[strand];
-  const Step& step = program_.steps[program_.strands[strand].first_step + state.step];
-  if (state.popped) return PushKept(strand, step, budget);
+bool Execution::RunStep(size_t thread_block, int64_t* budget) {
+  State& state = states_[thread_block];
+  const Step& step = program_.steps[program_.thread_blocks[thread_block].first_step + state.step];
+  if (state.popped) return PushKept(thread_block, step, budget);
   Due due;
-  if (!CanRun(strand, step, &due)) return false;
+  if (!CanRun(thread_block, step, &due)) return false;
   *budget -= due.bytes + kStepCost;
   state.wait = Wait::kNone;
-  if (step.op == StepOp::kSend && PushDirect(strand, DirectAt(strand, step.source, step, due.bytes), due.bytes)) {
+  if (step.op == StepOp::kSend &&
+      PushDirect(thread_block, DirectAt(thread_block, step.source, step, due.bytes), due.bytes)) {
     return true;
   }
   Connections& connections = *site_.connections;
-  const int number = static_cast<int>(strand);
+  const int number = static_cast<int>(thread_block);
   if (Pops(step.op)) due.message = connections.Take(number, due.message);
   const bool may = due.slot != nullptr && Stores(step.op);
-  const std::byte* const direct = may ? DirectAt(strand, step.destination, step, due.bytes) : nullptr;
+  const std::byte* const direct = may ? DirectAt(thread_block, step.destination, step, due.bytes) : nullptr;
   if (due.keeps && !Stores(step.op)) {
     state.held.resize(static_cast<size_t>(due.bytes));
     due.slot = state.held.data();
   }
-  Work(strand, step, due.message, direct != nullptr ? nullptr : due.slot);
+  Work(thread_block, step, due.message, direct != nullptr ? nullptr : due.slot);
   if (Pops(step.op)) connections.Pop(number);
   state.popped = due.keeps;
   if (due.keeps) return Block(&state, Wait::kSlot);
-  if (!PushDirect(strand, direct, due.bytes) && Pushes(step.op)) Push(strand, due.bytes);
+  if (!PushDirect(thread_block, direct, due.bytes) && Pushes(step.op)) Push(thread_block, due.bytes);
   return true;
 }
 
 // Looks for the message first, before it takes anything that other ranks may wait for.
-bool Execution::CanRun(size_t strand, const Step& step, Due* due) {
-  State& state = states_[strand];
-  const int number = static_cast<int>(strand);
-  if (!Ready(strand, step)) return Block(&state, Wait::kStep);
+bool Execution::CanRun(size_t thread_block, const Step& step, Due* due) {
+  State& state = states_[thread_block];
+  const int number = static_cast<int>(thread_block);
+  if (!Ready(thread_block, step)) return Block(&state, Wait::kStep);
   due->bytes = MessageBytes(step, state.tile);
   if (Pops(step.op)) {
     due->message = site_.connections->Peek(number, due->bytes);
@@ -110,40 +111,40 @@ bool Execution::CanRun(size_t strand, const Step& step, Due* due) {
   return !Stores(step.op) || RetractDirect(step, state.tile) || Block(&state, Wait::kReader);
 }
 
-bool Execution::PushKept(size_t strand, const Step& step, int64_t* budget) {
-  State& state = states_[strand];
-  std::byte* slot = site_.connections->Claim(static_cast<int>(strand));
+bool Execution::PushKept(size_t thread_block, const Step& step, int64_t* budget) {
+  State& state = states_[thread_block];
+  std::byte* slot = site_.connections->Claim(static_cast<int>(thread_block));
   if (slot == nullptr) return Block(&state, Wait::kSlot);
   const int64_t bytes = MessageBytes(step, state.tile);
   *budget -= bytes + kStepCost;
   state.popped = false;
   state.wait = Wait::kNone;
   if (Stores(step.op)) {
-    if (PushDirect(strand, DirectAt(strand, step.destination, step, bytes), bytes)) return true;
-    Collect(strand, step, slot);
+    if (PushDirect(thread_block, DirectAt(thread_block, step.destination, step, bytes), bytes)) return true;
+    Collect(thread_block, step, slot);
   } else if (bytes > 0) {
-    data::Copy(slot, state.held.data(), static_cast<size_t>(bytes), Streams(strand));
+    data::Copy(slot, state.held.data(), static_cast<size_t>(bytes), Streams(thread_block));
   }
-  Push(strand, bytes);
+  Push(thread_block, bytes);
   return true;
 }
 
-void Execution::Push(size_t strand, int64_t bytes) {
-  ++states_[strand].pushed;
-  site_.connections->Push(static_cast<int>(strand), bytes);
+void Execution::Push(size_t thread_block, int64_t bytes) {
+  ++states_[thread_block].pushed;
+  site_.connections->Push(static_cast<int>(thread_block), bytes);
 }
 
-const std::byte* Execution::DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const {
-  const std::byte* memory = OnePiece(place, step, states_[strand].tile);
-  const bool reached = memory != nullptr && site_.connections->Reaches(static_cast<int>(strand), memory, bytes);
+const std::byte* Execution::DirectAt(size_t thread_block, const Place& place, const Step& step, int64_t bytes) const {
+  const std::byte* memory = OnePiece(place, step, states_[thread_block].tile);
+  const bool reached = memory != nullptr && site_.connections->Reaches(static_cast<int>(thread_block), memory, bytes);
   return reached ? memory : nullptr;
 }
 
-bool Execution::PushDirect(size_t strand, const std::byte* memory, int64_t bytes) {
+bool Execution::PushDirect(size_t thread_block, const std::byte* memory, int64_t bytes) {
   if (memory == nullptr) return false;
-  const auto number = static_cast<int>(strand);
+  const auto number = static_cast<int>(thread_block);
   site_.connections->PushFrom(number, memory);
-  direct_.push_back({number, states_[strand].pushed++, memory, bytes});
+  direct_.push_back({number, states_[thread_block].pushed++, memory, bytes});
   return true;
 }
 
@@ -172,7 +173,7 @@ bool Execution::RetractDirect(const Step& step, int64_t tile) {
     const std::byte* end = begin + run.count * element_bytes_;
     std::erase_if(direct_, [&](const DirectMessage& one) {
       if (one.memory >= end || begin >= one.memory + one.bytes) return false;
-      const bool back = site_.connections->Retract(one.strand, one.number, one.memory, one.bytes);
+      const bool back = site_.connections->Retract(one.thread_block, one.number, one.memory, one.bytes);
       free &= back;
       return back;
     });
@@ -184,19 +185,19 @@ bool Execution::RetractDirect(const Step& step, int64_t tile) {
 bool Execution::ForgetPopped() {
   if (direct_.empty()) return false;
   return std::erase_if(direct_, [this](const DirectMessage& one) {
-           return site_.connections->Popped(one.strand) > one.number;
+           return site_.connections->Popped(one.thread_block) > one.number;
          }) > 0;
 }
 
-int64_t Execution::Done(size_t strand, int64_t tile, uint32_t step) const {
-  return tile * program_.strands[strand].num_steps + step;
+int64_t Execution::Done(size_t thread_block, int64_t tile, uint32_t step) const {
+  return tile * program_.thread_blocks[thread_block].num_steps + step;
 }
 
-bool Execution::Ready(size_t strand, const Step& step) const {
-  const int64_t tile = states_[strand].tile;
+bool Execution::Ready(size_t thread_block, const Step& step) const {
+  const int64_t tile = states_[thread_block].tile;
   for (uint32_t i = 0; i < step.num_waits; ++i) {
     const program::Wait& wait = program_.waits[step.first_wait + i];
-    const auto other = static_cast<size_t>(wait.strand);
+    const auto other = static_cast<size_t>(wait.thread_block);
     const State& state = states_[other];
     if (Done(other, state.tile, state.step) <= Done(other, tile, static_cast<uint32_t>(wait.step))) return false;
   }
@@ -228,9 +229,9 @@ std::byte* Execution::At(const Place& place, int64_t index, int64_t begin) const
   return site_.buffers[static_cast<size_t>(place.buffer)] + (element + begin) * element_bytes_;
 }
 
-void Execution::Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot) {
-  const int64_t tile = states_[strand].tile;
-  const bool stream_slot = slot != nullptr && Streams(strand);
+void Execution::Work(size_t thread_block, const Step& step, const std::byte* message, std::byte* slot) {
+  const int64_t tile = states_[thread_block].tile;
+  const bool stream_slot = slot != nullptr && Streams(thread_block);
   int64_t offset = 0;
   for (int64_t i = 0; i < step.count; ++i) {
     const Run run = RunOf(step, tile, i, offset);
@@ -259,26 +260,26 @@ void Execution::Work(size_t strand, const Step& step, const std::byte* message, 
   }
 }
 
-void Execution::Collect(size_t strand, const Step& step, std::byte* slot) const {
-  const int64_t tile = states_[strand].tile;
+void Execution::Collect(size_t thread_block, const Step& step, std::byte* slot) const {
+  const int64_t tile = states_[thread_block].tile;
   int64_t offset = 0;
   for (int64_t i = 0; i < step.count; ++i) {
     const Run run = RunOf(step, tile, i, offset);
     offset += run.count;
     if (run.count == 0) continue;
     data::Copy(slot + run.offset * element_bytes_, At(step.destination, i, run.begin),
-               static_cast<size_t>(run.count * element_bytes_), Streams(strand));
+               static_cast<size_t>(run.count * element_bytes_), Streams(thread_block));
   }
 }
 
 std::vector<std::string> Execution::Blocked(size_t most) const {
   std::vector<std::string> lines;
-  for (size_t strand = 0; strand < states_.size() && lines.size() < most; ++strand) {
-    const State& state = states_[strand];
-    const Strand& one = program_.strands[strand];
+  for (size_t thread_block = 0; thread_block < states_.size() && lines.size() < most; ++thread_block) {
+    const State& state = states_[thread_block];
+    const ThreadBlock& one = program_.thread_blocks[thread_block];
     if (one.num_steps == 0 || state.tile == tiles_) continue;
-    std::string line = "rank " + std::to_string(site_.rank) + " strand " + std::to_string(strand) + " step " +
-                       std::to_string(state.step) + " of tile " + std::to_string(state.tile) + " waits for ";
+    std::string line = "rank " + std::to_string(site_.rank) + " thread block " + std::to_string(thread_block) +
+                       " step " + std::to_string(state.step) + " of tile " + std::to_string(state.tile) + " waits for ";
     if (state.wait == Wait::kMessage) {
       line += "a message from rank " + std::to_string(one.receive) + " on channel " + std::to_string(one.channel);
     } else if (state.wait == Wait::kSlot) {
@@ -286,7 +287,7 @@ std::vector<std::string> Execution::Blocked(size_t most) const {
     } else if (state.wait == Wait::kReader) {
       line += "a rank that still reads the elements to be overwritten";
     } else {
-      line += "other strands";
+      line += "other thread blocks";
     }
     lines.push_back(std::move(line));
   }
@@ -294,14 +295,14 @@ std::vector<std::string> Execution::Blocked(size_t most) const {
 }
 
 void Execution::AddWaitingFor(std::vector<int>* ranks) const {
-  for (size_t strand = 0; strand < states_.size(); ++strand) {
-    const State& state = states_[strand];
+  for (size_t thread_block = 0; thread_block < states_.size(); ++thread_block) {
+    const State& state = states_[thread_block];
     if (state.tile == tiles_) continue;
-    if (state.wait == Wait::kMessage) ranks->push_back(program_.strands[strand].receive);
-    if (state.wait == Wait::kSlot) ranks->push_back(program_.strands[strand].send);
+    if (state.wait == Wait::kMessage) ranks->push_back(program_.thread_blocks[thread_block].receive);
+    if (state.wait == Wait::kSlot) ranks->push_back(program_.thread_blocks[thread_block].send);
   }
   for (const DirectMessage& one : direct_) {
-    ranks->push_back(program_.strands[static_cast<size_t>(one.strand)].send);
+    ranks->push_back(program_.thread_blocks[static_cast<size_t>(one.thread_block)].send);
   }
   std::sort(ranks->begin(), ranks->end());
   ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());

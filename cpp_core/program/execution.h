@@ -1,4 +1,4 @@
-// One run of a program on one rank: the thread blocks (`Strand`) are state machines that are advanced in turns.
+// One run of a program on one rank: the thread blocks (`ThreadBlock`) are state machines that are advanced in turns.
 //
 // Note [Thread blocks are polled]
 // A thread block begins a step when the steps that it waits for are done and, if the step pops, its message has
@@ -73,7 +73,7 @@ class Execution {
   };
   // A direct message that its receiver may still read in this rank's buffers.
   struct DirectMessage {
-    int strand = 0;
+    int thread_block = 0;
     uint64_t number = 0;
     const std::byte* memory = nullptr;
     int64_t bytes = 0;
@@ -93,37 +93,37 @@ class Execution {
     bool keeps = false;                  // true if no slot is free, so that the push has to wait
   };
 
-  bool AdvanceStrand(size_t strand, int64_t* budget);
-  bool CanRun(size_t strand, const Step& step, Due* due);
+  bool AdvanceThreadBlock(size_t thread_block, int64_t* budget);
+  bool CanRun(size_t thread_block, const Step& step, Due* due);
   // Returns true when the step is done.
-  bool RunStep(size_t strand, int64_t* budget);
+  bool RunStep(size_t thread_block, int64_t* budget);
   // The same for a step that has popped and waits for a slot.
-  bool PushKept(size_t strand, const Step& step, int64_t* budget);
+  bool PushKept(size_t thread_block, const Step& step, int64_t* budget);
   static bool Block(State* state, Wait wait) {
     state->wait = wait;
     return false;
   }
-  bool Ready(size_t strand, const Step& step) const;
-  int64_t Done(size_t strand, int64_t tile, uint32_t step) const;
+  bool Ready(size_t thread_block, const Step& step) const;
+  int64_t Done(size_t thread_block, int64_t tile, uint32_t step) const;
   // Returns the memory at `place` if the receiver can read the message there; else null.
-  const std::byte* DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const;
+  const std::byte* DirectAt(size_t thread_block, const Place& place, const Step& step, int64_t bytes) const;
   // Pushes the message at `memory` as a direct message; returns false if `memory` is null.
-  bool PushDirect(size_t strand, const std::byte* memory, int64_t bytes);
+  bool PushDirect(size_t thread_block, const std::byte* memory, int64_t bytes);
   // Returns the memory of the step's tile at `place`; null if it is empty or not contiguous.
   const std::byte* OnePiece(const Place& place, const Step& step, int64_t tile) const;
-  void Push(size_t strand, int64_t bytes);
+  void Push(size_t thread_block, int64_t bytes);
   // Takes direct messages back from the step's destination. Returns true if no receiver reads there, now or later.
   bool RetractDirect(const Step& step, int64_t tile);
   bool ForgetPopped();
   // Does the step except for waiting: reads message and memory, stores, and fills `slot` if it is not null. Stores to
   // memory go through the caches, because the stored values are read soon.
-  void Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot);
+  void Work(size_t thread_block, const Step& step, const std::byte* message, std::byte* slot);
   // Copies the value that the step has stored at its destination into `slot`.
-  void Collect(size_t strand, const Step& step, std::byte* slot) const;
+  void Collect(size_t thread_block, const Step& step, std::byte* slot) const;
   Run RunOf(const Step& step, int64_t tile, int64_t index, int64_t offset) const;
   std::byte* At(const Place& place, int64_t index, int64_t begin) const;
   int64_t MessageBytes(const Step& step, int64_t tile) const;
-  bool Streams(size_t strand) const { return site_.connections->streams(static_cast<int>(strand)); }
+  bool Streams(size_t thread_block) const { return site_.connections->streams(static_cast<int>(thread_block)); }
 
   const RunSite site_;
   const RankProgram& program_;

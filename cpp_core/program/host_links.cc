@@ -81,9 +81,9 @@ void HostLinks::Begin(const LinkPlan& plan) {
   const Wiring& wiring = plan.wirings->ranks[static_cast<size_t>(rank_)];
   const auto choose = [this](const std::vector<Endpoint>& ends, std::vector<Connections*>* chosen) {
     chosen->assign(ends.size(), &near_);
-    for (size_t strand = 0; strand < ends.size(); ++strand) {
-      const int peer = ends[strand].peer;
-      if (peer >= 0 && far_ranks_[static_cast<size_t>(peer)]) (*chosen)[strand] = &far_;
+    for (size_t thread_block = 0; thread_block < ends.size(); ++thread_block) {
+      const int peer = ends[thread_block].peer;
+      if (peer >= 0 && far_ranks_[static_cast<size_t>(peer)]) (*chosen)[thread_block] = &far_;
     }
   };
   choose(wiring.out, &out_);

@@ -34,27 +34,33 @@ class HostLinks final : public Links {
   LinkFailure failure() const override { return far_.failure(); }
   void Abandon() override { far_.Abandon(); }
 
-  std::byte* Claim(int strand) override { return out(strand).Claim(strand); }
-  void Push(int strand, int64_t bytes) override { out(strand).Push(strand, bytes); }
-  const std::byte* Peek(int strand, int64_t bytes) override { return in(strand).Peek(strand, bytes); }
-  const std::byte* Take(int strand, const std::byte* peeked) override { return in(strand).Take(strand, peeked); }
-  void Pop(int strand) override { in(strand).Pop(strand); }
-  bool Reaches(int strand, const std::byte* memory, int64_t bytes) const override {
-    return out_[static_cast<size_t>(strand)]->Reaches(strand, memory, bytes);
+  std::byte* Claim(int thread_block) override { return out(thread_block).Claim(thread_block); }
+  void Push(int thread_block, int64_t bytes) override { out(thread_block).Push(thread_block, bytes); }
+  const std::byte* Peek(int thread_block, int64_t bytes) override { return in(thread_block).Peek(thread_block, bytes); }
+  const std::byte* Take(int thread_block, const std::byte* peeked) override {
+    return in(thread_block).Take(thread_block, peeked);
   }
-  void PushFrom(int strand, const std::byte* memory) override { out(strand).PushFrom(strand, memory); }
-  bool streams(int strand) const override { return out_[static_cast<size_t>(strand)]->streams(strand); }
-  uint64_t Popped(int strand) override { return out(strand).Popped(strand); }
-  bool Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) override {
-    return out(strand).Retract(strand, message, memory, bytes);
+  void Pop(int thread_block) override { in(thread_block).Pop(thread_block); }
+  bool Reaches(int thread_block, const std::byte* memory, int64_t bytes) const override {
+    return out_[static_cast<size_t>(thread_block)]->Reaches(thread_block, memory, bytes);
+  }
+  void PushFrom(int thread_block, const std::byte* memory) override {
+    out(thread_block).PushFrom(thread_block, memory);
+  }
+  bool streams(int thread_block) const override {
+    return out_[static_cast<size_t>(thread_block)]->streams(thread_block);
+  }
+  uint64_t Popped(int thread_block) override { return out(thread_block).Popped(thread_block); }
+  bool Retract(int thread_block, uint64_t message, const std::byte* memory, int64_t bytes) override {
+    return out(thread_block).Retract(thread_block, message, memory, bytes);
   }
 
  private:
   // Slots per connection. Messages between hosts are short, so several must be in flight to fill the network.
   static constexpr int kSlots = 8;
 
-  Connections& out(int strand) const { return *out_[static_cast<size_t>(strand)]; }
-  Connections& in(int strand) const { return *in_[static_cast<size_t>(strand)]; }
+  Connections& out(int thread_block) const { return *out_[static_cast<size_t>(thread_block)]; }
+  Connections& in(int thread_block) const { return *in_[static_cast<size_t>(thread_block)]; }
   bool Near(int one, int other) const {
     return host_of_[static_cast<size_t>(one)] == host_of_[static_cast<size_t>(other)];
   }

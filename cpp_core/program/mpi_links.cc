@@ -42,9 +42,9 @@ bool MpiLinks::UnderWay() const {
 
 void MpiLinks::Prepare(std::vector<End>* ends, const std::vector<Endpoint>& wires, const std::vector<bool>& far) {
   ends->resize(std::max(ends->size(), wires.size()));
-  for (size_t strand = 0; strand < wires.size(); ++strand) {
-    End& end = (*ends)[strand];
-    end.wire = wires[strand];
+  for (size_t thread_block = 0; thread_block < wires.size(); ++thread_block) {
+    End& end = (*ends)[thread_block];
+    end.wire = wires[thread_block];
     if (end.wire.peer < 0 || !far[static_cast<size_t>(end.wire.peer)]) continue;
     end.count = end.asked = end.credits = 0;
     end.all = static_cast<uint64_t>(end.wire.messages * plan_.tiles);
@@ -63,9 +63,9 @@ void MpiLinks::Begin(const LinkPlan& plan, const std::vector<bool>& far) {
   Prepare(&out_, wiring.out, far);
   Prepare(&in_, wiring.in, far);
   const auto is_far = [&far](const Endpoint& end) { return end.peer >= 0 && far[static_cast<size_t>(end.peer)]; };
-  for (size_t strand = 0; strand < wiring.in.size(); ++strand) {
-    if (is_far(wiring.in[strand])) Receive(&in_[strand]);
-    if (is_far(wiring.out[strand])) AwaitCredit(&out_[strand]);
+  for (size_t thread_block = 0; thread_block < wiring.in.size(); ++thread_block) {
+    if (is_far(wiring.in[thread_block])) Receive(&in_[thread_block]);
+    if (is_far(wiring.out[thread_block])) AwaitCredit(&out_[thread_block]);
   }
 }
 
@@ -130,21 +130,21 @@ void MpiLinks::AddUnsettled(std::vector<int>* ranks) const {
   for (const End& end : in_) add(end, end.credit);
 }
 
-std::byte* MpiLinks::Claim(int strand) {
-  End& end = out_[static_cast<size_t>(strand)];
+std::byte* MpiLinks::Claim(int thread_block) {
+  End& end = out_[static_cast<size_t>(thread_block)];
   const size_t slot = SlotOf(end.count);
   return MayPush(&end) && Complete(end, &end.requests[slot], nullptr) ? Memory(&end, slot) : nullptr;
 }
 
-void MpiLinks::Push(int strand, int64_t bytes) {
-  End& end = out_[static_cast<size_t>(strand)];
+void MpiLinks::Push(int thread_block, int64_t bytes) {
+  End& end = out_[static_cast<size_t>(thread_block)];
   const size_t slot = SlotOf(end.count++);
   Failed(end, comm_.mpi().Isend(Memory(&end, slot), static_cast<int>(bytes), comm_.mpi().byte(), end.wire.peer,
                                 DataTag(end.wire.there), comm_.get(), &end.requests[slot]));
 }
 
-const std::byte* MpiLinks::Peek(int strand, int64_t bytes) {
-  End& end = in_[static_cast<size_t>(strand)];
+const std::byte* MpiLinks::Peek(int thread_block, int64_t bytes) {
+  End& end = in_[static_cast<size_t>(thread_block)];
   const size_t slot = SlotOf(end.count);
   if (end.count >= end.asked) return nullptr;
   if (end.came[slot] < 0) {
@@ -158,8 +158,8 @@ const std::byte* MpiLinks::Peek(int strand, int64_t bytes) {
   return nullptr;
 }
 
-void MpiLinks::Pop(int strand) {
-  End& end = in_[static_cast<size_t>(strand)];
+void MpiLinks::Pop(int thread_block) {
+  End& end = in_[static_cast<size_t>(thread_block)];
   ++end.count;
   Receive(&end);
   if (end.credits >= end.all_credits || end.count < (end.credits + 1) * share()) return;

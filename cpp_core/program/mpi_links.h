@@ -48,10 +48,10 @@ class MpiLinks final : public Connections {
   const LinkFailure& failure() const { return failure_; }
   void Abandon();
 
-  std::byte* Claim(int strand) override;
-  void Push(int strand, int64_t bytes) override;
-  const std::byte* Peek(int strand, int64_t bytes) override;
-  void Pop(int strand) override;
+  std::byte* Claim(int thread_block) override;
+  void Push(int thread_block, int64_t bytes) override;
+  const std::byte* Peek(int thread_block, int64_t bytes) override;
+  void Pop(int thread_block) override;
   bool streams(int) const override { return false; }  // the library reads it next
 
  private:

@@ -87,7 +87,7 @@ bool ProgramTask::Step(int64_t* budget) {
 
 bool ProgramTask::EndInner() {
   if (Status broken = queue_.means.built_in->broken(); !broken.ok()) queue_.Break(std::move(broken));
-  if (state_ == State::kMeet) return Agree();
+  if (state_ == State::kCompare) return Agree();
   return state_ == State::kConfirm ? Confirm() : EndBuiltIn();
 }
 
@@ -96,7 +96,7 @@ bool ProgramTask::Begin() {
   if (!collective_.joined.empty()) return UseBuiltIn("a rank has joined, and takes no part");
   program_ = Choose(total_ * element_bytes_, &why);
   if (program_ == nullptr) return UseBuiltIn(why);
-  if (HasRows(collective_.op)) return Tell(OwnFacts(), State::kMeet);
+  if (HasRows(collective_.op)) return Exchange(OwnFacts(), State::kCompare);
   return Plan(total_, &why) ? Place() : UseBuiltIn(why);
 }
 
@@ -159,20 +159,20 @@ ProgramTask::Facts ProgramTask::OwnFacts() const {
   return total_ > 0 && Even(*rows) ? Facts{total_ / places, detail} : Facts{0, kUnusual};
 }
 
-bool ProgramTask::Tell(const Facts& facts, State next) {
+bool ProgramTask::Exchange(const Facts& facts, State next) {
   own_ = facts;
-  told_.allocate = [this](int64_t bytes) -> StatusOr<std::byte*> {
+  received_.allocate = [this](int64_t bytes) -> StatusOr<std::byte*> {
     facts_.resize(static_cast<size_t>(bytes) / sizeof(Facts));
     return reinterpret_cast<std::byte*>(facts_.data());
   };
-  data::Collective tell;
-  tell.op = wire::Op::kAllgather;
-  tell.dtype = DType::kInt64;
-  tell.segments.push_back({reinterpret_cast<const std::byte*>(&own_), nullptr, sizeof(Facts) / sizeof(int64_t)});
-  tell.output = &told_;
-  tell.names = collective_.names;
-  tell.sequence = collective_.sequence;
-  inner_ = queue_.means.built_in->Start(std::move(tell));
+  data::Collective exchange;
+  exchange.op = wire::Op::kAllgather;
+  exchange.dtype = DType::kInt64;
+  exchange.segments.push_back({reinterpret_cast<const std::byte*>(&own_), nullptr, sizeof(Facts) / sizeof(int64_t)});
+  exchange.output = &received_;
+  exchange.names = collective_.names;
+  exchange.sequence = collective_.sequence;
+  inner_ = queue_.means.built_in->Start(std::move(exchange));
   state_ = next;
   return true;
 }
@@ -190,7 +190,7 @@ bool ProgramTask::Agree() {
   if (!alike || elements_ == 0 || !Plan(elements_, &why)) return UseBuiltIn(why);
   const int64_t bytes = AllocateResult();
   const bool asks = size() * elements_ * element_bytes_ >= data::kConfirmedBytes;
-  return asks ? Tell({status_.ok() ? 0 : bytes, 0}, State::kConfirm) : Place();
+  return asks ? Exchange({status_.ok() ? 0 : bytes, 0}, State::kConfirm) : Place();
 }
 
 // Returns the size of the result in bytes. If the allocation fails, status_ has the error; a short operation still
@@ -235,7 +235,7 @@ bool ProgramTask::UseBuiltIn(const std::string& why) {
                                 : std::string("backend program");
   const std::string text =
       who + " leaves " + std::string(wire::OpName(collective_.op)) + " to the built-in algorithm: " + why;
-  if (queue_.means.log && queue_.told.insert(text).second) queue_.means.log(text);
+  if (queue_.means.log && queue_.logged.insert(text).second) queue_.means.log(text);
   data::Collective copy = collective_;
   copy.algorithm = 0;
   inner_ = queue_.means.built_in->Start(std::move(copy));

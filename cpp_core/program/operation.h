@@ -34,7 +34,7 @@ struct ProgramQueue final : data::TaskQueue {
   const std::unique_ptr<Links> links;
   // Buffers of the running operation: its input and output where it cannot use the user's memory, and scratch.
   WorkBuffer input{&means.memory}, output{&means.memory}, scratch{&means.memory};
-  std::set<std::string> told;  // reasons that were logged; each is logged once
+  std::set<std::string> logged;  // reasons that were logged; each is logged once
 
  private:
   void OnDriven() override { links->Ring(); }
@@ -52,7 +52,7 @@ class ProgramTask final : public data::QueuedTask {
   std::string Details() const override;
 
  private:
-  enum class State { kBegin, kMeet, kConfirm, kBuiltIn, kWait, kLoad, kRun, kStore, kDone };
+  enum class State { kBegin, kCompare, kConfirm, kBuiltIn, kWait, kLoad, kRun, kStore, kDone };
   // A rank's contribution to the exchange of sizes.
   struct Facts {
     int64_t elements = 0;  // per place of its input, 0: no input. In kConfirm: result bytes it cannot allocate, or 0
@@ -80,7 +80,7 @@ class ProgramTask final : public data::QueuedTask {
   bool Even(int64_t rows) const;
   Facts OwnFacts() const;
   // Starts an allgather of `facts` into facts_ and enters state `next`, which lasts until it is complete.
-  bool Tell(const Facts& facts, State next);
+  bool Exchange(const Facts& facts, State next);
   bool Agree();
   int64_t AllocateResult();
   bool Confirm();
@@ -115,7 +115,7 @@ class ProgramTask final : public data::QueuedTask {
 
   Facts own_;
   std::vector<Facts> facts_;  // by rank
-  data::VariableOutput told_;
+  data::VariableOutput received_;
   int64_t elements_ = 0;  // per place, for an operation with rows
 
   LinkPlan plan_;

@@ -11,12 +11,13 @@
 namespace horocache::program {
 namespace {
 
-std::string Where(int64_t rank, int64_t strand) {
-  return "rank " + std::to_string(rank) + " strand " + std::to_string(strand) + ": ";
+std::string Where(int64_t rank, int64_t thread_block) {
+  return "rank " + std::to_string(rank) + " thread block " + std::to_string(thread_block) + ": ";
 }
 
-std::string Where(int64_t rank, int64_t strand, int64_t step) {
-  return "rank " + std::to_string(rank) + " strand " + std::to_string(strand) + " step " + std::to_string(step) + ": ";
+std::string Where(int64_t rank, int64_t thread_block, int64_t step) {
+  return "rank " + std::to_string(rank) + " thread block " + std::to_string(thread_block) + " step " +
+         std::to_string(step) + ": ";
 }
 
 // Limits over all ranks, counted down while ranks are decoded.
@@ -75,47 +76,48 @@ void TakeStep(Words* in, const Program& whole, RankProgram* program, Budget* bud
   step.num_waits = static_cast<uint32_t>(in->Count(kMaxProgramSteps, 2, "the number of waits"));
   for (uint32_t i = 0; i < step.num_waits && in->ok(); ++i) {
     Wait wait;
-    wait.strand = in->TakeAs<int32_t>(0, kMaxProgramSteps, "the strand of a wait");
+    wait.thread_block = in->TakeAs<int32_t>(0, kMaxProgramSteps, "the thread block of a wait");
     wait.step = in->TakeAs<int32_t>(0, kMaxProgramSteps, "the step of a wait");
     program->waits.push_back(wait);
   }
   program->steps.push_back(step);
 }
 
-void TakeStrand(Words* in, const Program& whole, int64_t rank, int64_t number, RankProgram* program, Budget* budget) {
+void TakeThreadBlock(Words* in, const Program& whole, int64_t rank, int64_t number, RankProgram* program,
+                     Budget* budget) {
   in->At(Where(rank, number));
-  Strand strand;
-  strand.send = in->TakeAs<int32_t>(-1, whole.ranks - 1, "the rank that it sends to");
-  strand.receive = in->TakeAs<int32_t>(-1, whole.ranks - 1, "the rank that it receives from");
-  if (strand.send == rank || strand.receive == rank) in->Fail("a rank has no connection with itself");
-  strand.channel = in->TakeAs<int32_t>(0, 1 << 16, "the channel");
-  strand.first_step = static_cast<uint32_t>(program->steps.size());
-  strand.num_steps = static_cast<uint32_t>(in->Count(budget->steps, 8, "the number of steps"));
-  budget->steps -= strand.num_steps;
-  for (uint32_t i = 0; i < strand.num_steps && in->ok(); ++i) {
+  ThreadBlock thread_block;
+  thread_block.send = in->TakeAs<int32_t>(-1, whole.ranks - 1, "the rank that it sends to");
+  thread_block.receive = in->TakeAs<int32_t>(-1, whole.ranks - 1, "the rank that it receives from");
+  if (thread_block.send == rank || thread_block.receive == rank) in->Fail("a rank has no connection with itself");
+  thread_block.channel = in->TakeAs<int32_t>(0, 1 << 16, "the channel");
+  thread_block.first_step = static_cast<uint32_t>(program->steps.size());
+  thread_block.num_steps = static_cast<uint32_t>(in->Count(budget->steps, 8, "the number of steps"));
+  budget->steps -= thread_block.num_steps;
+  for (uint32_t i = 0; i < thread_block.num_steps && in->ok(); ++i) {
     in->At(Where(rank, number, i));
     TakeStep(in, whole, program, budget);
     const StepOp op = program->steps.back().op;
-    if (Pops(op) && strand.receive < 0) in->Fail("it receives, and the strand does not");
-    if (Pushes(op) && strand.send < 0) in->Fail("it sends, and the strand does not");
+    if (Pops(op) && thread_block.receive < 0) in->Fail("it receives, and the thread block does not");
+    if (Pushes(op) && thread_block.send < 0) in->Fail("it sends, and the thread block does not");
   }
-  program->strands.push_back(strand);
+  program->thread_blocks.push_back(thread_block);
 }
 
 // Fails if a wait names its own thread block, or a thread block or step that does not exist.
 void CheckWaits(Words* in, int64_t rank, const RankProgram& program) {
-  for (size_t s = 0; s < program.strands.size(); ++s) {
-    const Strand& strand = program.strands[s];
-    for (uint32_t i = 0; i < strand.num_steps; ++i) {
-      const Step& step = program.steps[strand.first_step + i];
+  for (size_t s = 0; s < program.thread_blocks.size(); ++s) {
+    const ThreadBlock& thread_block = program.thread_blocks[s];
+    for (uint32_t i = 0; i < thread_block.num_steps; ++i) {
+      const Step& step = program.steps[thread_block.first_step + i];
       for (uint32_t w = 0; w < step.num_waits; ++w) {
         const Wait& wait = program.waits[step.first_wait + w];
-        const auto other = static_cast<size_t>(wait.strand);
-        const bool there =
-            other < program.strands.size() && static_cast<uint32_t>(wait.step) < program.strands[other].num_steps;
+        const auto other = static_cast<size_t>(wait.thread_block);
+        const bool there = other < program.thread_blocks.size() &&
+                           static_cast<uint32_t>(wait.step) < program.thread_blocks[other].num_steps;
         if (there && other != s) continue;
         in->At(Where(rank, static_cast<int64_t>(s), i));
-        in->Fail(there ? "it waits for its own strand" : "it waits for a step that is not there");
+        in->Fail(there ? "it waits for its own thread block" : "it waits for a step that is not there");
       }
     }
   }
@@ -130,8 +132,8 @@ RankProgram TakeRank(Words* in, const Program& whole, int64_t rank, Budget* budg
     program.extents.push_back(in->Take(0, budget->held, "the size of a buffer"));
     budget->held -= program.extents.back();
   }
-  const int64_t strands = in->Count(kMaxProgramSteps, 4, "the number of strands");
-  for (int64_t i = 0; i < strands && in->ok(); ++i) TakeStrand(in, whole, rank, i, &program, budget);
+  const int64_t thread_blocks = in->Count(kMaxProgramSteps, 4, "the number of thread blocks");
+  for (int64_t i = 0; i < thread_blocks && in->ok(); ++i) TakeThreadBlock(in, whole, rank, i, &program, budget);
   if (in->ok()) CheckWaits(in, rank, program);
   return program;
 }
@@ -151,22 +153,23 @@ struct Ends {
 };
 using Connections = std::map<std::tuple<int32_t, int32_t, int32_t>, Ends>;  // by sender, receiver and channel
 
-bool AddStrand(Words* in, const Program& program, int32_t rank, const Strand& strand, Connections* connections) {
+bool AddThreadBlock(Words* in, const Program& program, int32_t rank, const ThreadBlock& thread_block,
+                    Connections* connections) {
   const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
   Ends unused;
-  Ends& out = strand.send < 0 ? unused : (*connections)[{rank, strand.send, strand.channel}];
+  Ends& out = thread_block.send < 0 ? unused : (*connections)[{rank, thread_block.send, thread_block.channel}];
   if (std::exchange(out.sent, true)) {
-    in->Fail("two strands of rank " + std::to_string(rank) + " send on one connection");
+    in->Fail("two thread blocks of rank " + std::to_string(rank) + " send on one connection");
     return false;
   }
   Ends none;
-  Ends& from = strand.receive < 0 ? none : (*connections)[{strand.receive, rank, strand.channel}];
+  Ends& from = thread_block.receive < 0 ? none : (*connections)[{thread_block.receive, rank, thread_block.channel}];
   if (std::exchange(from.received, true)) {
-    in->Fail("two strands of rank " + std::to_string(rank) + " receive on one connection");
+    in->Fail("two thread blocks of rank " + std::to_string(rank) + " receive on one connection");
     return false;
   }
-  for (uint32_t i = 0; i < strand.num_steps; ++i) {
-    const Step& step = mine.steps[strand.first_step + i];
+  for (uint32_t i = 0; i < thread_block.num_steps; ++i) {
+    const Step& step = mine.steps[thread_block.first_step + i];
     if (Pushes(step.op)) out.pushes.push_back(ShapeOf(program, step));
     if (Pops(step.op)) from.pops.push_back(ShapeOf(program, step));
   }
@@ -178,8 +181,8 @@ bool AddStrand(Words* in, const Program& program, int32_t rank, const Strand& st
 void CheckConnections(Words* in, const Program& program) {
   Connections connections;
   for (int32_t rank = 0; rank < program.ranks; ++rank) {
-    for (const Strand& strand : program.programs[static_cast<size_t>(rank)].strands) {
-      if (!AddStrand(in, program, rank, strand, &connections)) return;
+    for (const ThreadBlock& thread_block : program.programs[static_cast<size_t>(rank)].thread_blocks) {
+      if (!AddThreadBlock(in, program, rank, thread_block, &connections)) return;
     }
   }
   for (const auto& [key, ends] : connections) {

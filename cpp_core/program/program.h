@@ -1,7 +1,7 @@
 // A compiled collective, as Python's compiler (horocache/lang) packs it: for each rank, thread blocks of steps.
 //
-// A thread block (MSCCL's term, `Strand` in the code) runs its steps in order, sends to at most one rank and receives
-// from at most one.
+// A thread block (MSCCL's term, `ThreadBlock` in the code) runs its steps in order, sends to at most one rank and
+// receives from at most one.
 //
 // Note [Programs in memory]
 // Python proves a program and packs it as little-endian 64-bit words (horocache/lang/formats/core_words.py). The
@@ -56,9 +56,9 @@ struct Place {
   int64_t index = 0;    // fine chunk
 };
 
-// The waiting step runs after step `step` of thread block `strand` of the same rank.
+// The waiting step runs after step `step` of thread block `thread_block` of the same rank.
 struct Wait {
-  int32_t strand = 0;
+  int32_t thread_block = 0;
   int32_t step = 0;
 };
 
@@ -71,7 +71,7 @@ struct Step {
   uint32_t first_wait = 0, num_waits = 0;  // in RankProgram::waits
 };
 
-struct Strand {
+struct ThreadBlock {
   int32_t send = -1, receive = -1;  // ranks; -1: none
   int32_t channel = 0;
   uint32_t first_step = 0, num_steps = 0;  // in RankProgram::steps
@@ -79,7 +79,7 @@ struct Strand {
 
 struct RankProgram {
   std::vector<int64_t> extents;  // fine chunks of each buffer
-  std::vector<Strand> strands;
+  std::vector<ThreadBlock> thread_blocks;
   std::vector<Step> steps;
   std::vector<Wait> waits;
 };

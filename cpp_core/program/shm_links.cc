@@ -135,8 +135,8 @@ uint64_t ShmLinks::FlagOf(uint64_t message) const {
   return protocol_ == Protocol::kLL ? first_flag_ + round : operation_ << kCountBits | (round + 1);
 }
 
-std::byte* ShmLinks::Claim(int strand) {
-  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+std::byte* ShmLinks::Claim(int thread_block) {
+  const Endpoint& end = wiring_->out[static_cast<size_t>(thread_block)];
   EndState& state = out_[static_cast<size_t>(end.here)];
   const auto slots = static_cast<uint64_t>(plan_.slots);
   if (state.count >= slots && state.count - slots >= state.seen) {
@@ -151,8 +151,8 @@ void ShmLinks::PublishPushed(const Endpoint& end, EndState* state) {
   Touch(end.peer);
 }
 
-void ShmLinks::Push(int strand, int64_t bytes) {
-  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+void ShmLinks::Push(int thread_block, int64_t bytes) {
+  const Endpoint& end = wiring_->out[static_cast<size_t>(thread_block)];
   EndState& state = out_[static_cast<size_t>(end.here)];
   if (PartOf(protocol_) == kPlain) {
     if (protocol_ == Protocol::kDirect) {
@@ -170,31 +170,31 @@ void ShmLinks::Push(int strand, int64_t bytes) {
   Touch(end.peer);
 }
 
-bool ShmLinks::Reaches(int strand, const std::byte* memory, int64_t bytes) const {
+bool ShmLinks::Reaches(int thread_block, const std::byte* memory, int64_t bytes) const {
   if (protocol_ != Protocol::kDirect || area_.regions.empty()) return false;
-  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+  const Endpoint& end = wiring_->out[static_cast<size_t>(thread_block)];
   if (words(end.peer).reaches.value.load(std::memory_order_acquire) == 0) return false;
   const uintptr_t at = Address(memory) - RegionAt(area_.rank);
   const size_t size = area_.regions[static_cast<size_t>(area_.rank)].size();
   return at < size && size - at >= static_cast<size_t>(bytes);
 }
 
-void ShmLinks::PushFrom(int strand, const std::byte* memory) {
-  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+void ShmLinks::PushFrom(int thread_block, const std::byte* memory) {
+  const Endpoint& end = wiring_->out[static_cast<size_t>(thread_block)];
   EndState& state = out_[static_cast<size_t>(end.here)];
   const uint64_t at = Address(memory) - RegionAt(area_.rank);
   whereabouts(area_.rank, end.here, state.count).store((at + 1) << 1, std::memory_order_relaxed);
   PublishPushed(end, &state);
 }
 
-uint64_t ShmLinks::Popped(int strand) {
-  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+uint64_t ShmLinks::Popped(int thread_block) {
+  const Endpoint& end = wiring_->out[static_cast<size_t>(thread_block)];
   return CountOf(words(end.peer).popped[end.there]);
 }
 
-bool ShmLinks::Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) {
-  if (Popped(strand) > message) return true;
-  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+bool ShmLinks::Retract(int thread_block, uint64_t message, const std::byte* memory, int64_t bytes) {
+  if (Popped(thread_block) > message) return true;
+  const Endpoint& end = wiring_->out[static_cast<size_t>(thread_block)];
   DirectLocation& where = whereabouts(area_.rank, end.here, message);
   uint64_t there = where.load(std::memory_order_acquire);
   if ((there & kTaken) != 0) return false;
@@ -202,8 +202,8 @@ bool ShmLinks::Retract(int strand, uint64_t message, const std::byte* memory, in
   return where.compare_exchange_strong(there, 0, std::memory_order_acq_rel);
 }
 
-const std::byte* ShmLinks::Peek(int strand, int64_t bytes) {
-  const Endpoint& end = wiring_->in[static_cast<size_t>(strand)];
+const std::byte* ShmLinks::Peek(int thread_block, int64_t bytes) {
+  const Endpoint& end = wiring_->in[static_cast<size_t>(thread_block)];
   EndState& state = in_[static_cast<size_t>(end.here)];
   if (PartOf(protocol_) == kPlain) {
     if (state.count >= state.seen) state.seen = CountOf(words(end.peer).pushed[end.there]);
@@ -216,9 +216,9 @@ const std::byte* ShmLinks::Peek(int strand, int64_t bytes) {
   return whole ? state.message.data() : nullptr;
 }
 
-const std::byte* ShmLinks::Take(int strand, const std::byte* peeked) {
+const std::byte* ShmLinks::Take(int thread_block, const std::byte* peeked) {
   if (protocol_ != Protocol::kDirect) return peeked;
-  const Endpoint& end = wiring_->in[static_cast<size_t>(strand)];
+  const Endpoint& end = wiring_->in[static_cast<size_t>(thread_block)];
   DirectLocation& where = whereabouts(end.peer, end.there, in_[static_cast<size_t>(end.here)].count);
   uint64_t there = where.load(std::memory_order_acquire);
   while (there != 0 && !where.compare_exchange_weak(there, there | kTaken, std::memory_order_acq_rel)) {
@@ -227,8 +227,8 @@ const std::byte* ShmLinks::Take(int strand, const std::byte* peeked) {
   return reinterpret_cast<const std::byte*>(RegionAt(end.peer) + (there >> 1) - 1);
 }
 
-void ShmLinks::Pop(int strand) {
-  const Endpoint& end = wiring_->in[static_cast<size_t>(strand)];
+void ShmLinks::Pop(int thread_block) {
+  const Endpoint& end = wiring_->in[static_cast<size_t>(thread_block)];
   EndState& state = in_[static_cast<size_t>(end.here)];
   state.decoded = 0;
   Publish(&words(area_.rank).popped[end.here], ++state.count);

@@ -41,15 +41,15 @@ class ShmLinks final : public Links {
   void End() override;
   void Ring() override;
 
-  std::byte* Claim(int strand) override;
-  void Push(int strand, int64_t bytes) override;
-  const std::byte* Peek(int strand, int64_t bytes) override;
-  const std::byte* Take(int strand, const std::byte* peeked) override;
-  void Pop(int strand) override;
-  bool Reaches(int strand, const std::byte* memory, int64_t bytes) const override;
-  void PushFrom(int strand, const std::byte* memory) override;
-  uint64_t Popped(int strand) override;
-  bool Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) override;
+  std::byte* Claim(int thread_block) override;
+  void Push(int thread_block, int64_t bytes) override;
+  const std::byte* Peek(int thread_block, int64_t bytes) override;
+  const std::byte* Take(int thread_block, const std::byte* peeked) override;
+  void Pop(int thread_block) override;
+  bool Reaches(int thread_block, const std::byte* memory, int64_t bytes) const override;
+  void PushFrom(int thread_block, const std::byte* memory) override;
+  uint64_t Popped(int thread_block) override;
+  bool Retract(int thread_block, uint64_t message, const std::byte* memory, int64_t bytes) override;
 
  private:
   static constexpr int kSlots = 4;

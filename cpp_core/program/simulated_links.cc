@@ -40,24 +40,24 @@ DelayedLinks::DelayedLinks(Connections* links, Delays* delays, const Wiring* wir
       pushed_(static_cast<size_t>(wiring_.num_out)),
       popped_(static_cast<size_t>(wiring_.num_in)) {}
 
-void DelayedLinks::Push(int strand, int64_t bytes) {
-  const Endpoint& end = wiring_.out[static_cast<size_t>(strand)];
+void DelayedLinks::Push(int thread_block, int64_t bytes) {
+  const Endpoint& end = wiring_.out[static_cast<size_t>(thread_block)];
   uint64_t& pushed = pushed_[static_cast<size_t>(end.here)];
   delays_.arrival(rank_, end.here, pushed++).store(delays_.Send(rank_, end.peer, bytes, NowNs()));
-  links_.Push(strand, bytes);
+  links_.Push(thread_block, bytes);
 }
 
-const std::byte* DelayedLinks::Peek(int strand, int64_t bytes) {
-  const std::byte* const message = links_.Peek(strand, bytes);
+const std::byte* DelayedLinks::Peek(int thread_block, int64_t bytes) {
+  const std::byte* const message = links_.Peek(thread_block, bytes);
   if (message == nullptr) return nullptr;
-  const Endpoint& end = wiring_.in[static_cast<size_t>(strand)];
+  const Endpoint& end = wiring_.in[static_cast<size_t>(thread_block)];
   const uint64_t popped = popped_[static_cast<size_t>(end.here)];
   return delays_.arrival(end.peer, end.there, popped).load() <= NowNs() ? message : nullptr;
 }
 
-void DelayedLinks::Pop(int strand) {
-  ++popped_[static_cast<size_t>(wiring_.in[static_cast<size_t>(strand)].here)];
-  links_.Pop(strand);
+void DelayedLinks::Pop(int thread_block) {
+  ++popped_[static_cast<size_t>(wiring_.in[static_cast<size_t>(thread_block)].here)];
+  links_.Pop(thread_block);
 }
 
 }  // namespace horocache::program

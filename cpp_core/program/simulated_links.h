@@ -51,10 +51,10 @@ class DelayedLinks final : public Connections {
  public:
   DelayedLinks(Connections* links, Delays* delays, const Wiring* wiring, int rank);
 
-  std::byte* Claim(int strand) override { return links_.Claim(strand); }
-  void Push(int strand, int64_t bytes) override;
-  const std::byte* Peek(int strand, int64_t bytes) override;
-  void Pop(int strand) override;
+  std::byte* Claim(int thread_block) override { return links_.Claim(thread_block); }
+  void Push(int thread_block, int64_t bytes) override;
+  const std::byte* Peek(int thread_block, int64_t bytes) override;
+  void Pop(int thread_block) override;
 
  private:
   Connections& links_;

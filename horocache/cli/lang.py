@@ -155,13 +155,13 @@ def _say(text: str) -> None:
 
 def summary(program: Any) -> str:
     """Describe a program in one line: its collective, its size and its requirements."""
-    strands = max(len(one.strands) for one in program.programs)
+    thread_blocks = max(len(one.thread_blocks) for one in program.programs)
     steps = program.count_steps()
     parts = [
         f"{program.collective.name} by {program.name}",
         f"{program.ranks} ranks",
         f"{steps} steps",
-        f"up to {strands} strands a rank",
+        f"up to {thread_blocks} thread blocks a rank",
         f"{program.min_slots} slot{'s' * (program.min_slots > 1)}",
         "in rank order" if program.rank_order else "not in rank order",
         *(["for sizes that its chunks divide evenly; others run the built-in algorithm"] if program.uniform else []),

@@ -43,7 +43,7 @@ from horocache.lang.frontend.collectives import (
 )
 from horocache.lang.frontend.topology import Topology
 from horocache.lang.frontend.trace import Program
-from horocache.lang.program.compiled_program import CompiledProgram, Promise, RankProgram, Step, Strand
+from horocache.lang.program.compiled_program import CompiledProgram, Promise, RankProgram, Step, ThreadBlock
 from horocache.lang.verify.verifier import verify
 
 __all__ = [
@@ -74,7 +74,7 @@ __all__ = [
     "ScheduleError",
     "StaleReferenceError",
     "Step",
-    "Strand",
+    "ThreadBlock",
     "Topology",
     "UninitializedChunkError",
     "UsageError",

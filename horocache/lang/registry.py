@@ -113,7 +113,10 @@ def _read(path: Path, required: bool) -> Installed:
 
 def _adds_up(program: CompiledProgram) -> bool:
     return any(
-        step.op in READS_DESTINATION for one in program.programs for strand in one.strands for step in strand.steps
+        step.op in READS_DESTINATION
+        for one in program.programs
+        for thread_block in one.thread_blocks
+        for step in thread_block.steps
     )
 
 

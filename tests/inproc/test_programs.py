@@ -147,7 +147,9 @@ def partly_finishing() -> CompiledProgram:
 
 
 def test_a_step_that_completes_only_some_of_its_sums_does_not_scale_them():
-    steps = [step for one in partly_finishing().programs for strand in one.strands for step in strand.steps]
+    steps = [
+        step for one in partly_finishing().programs for thread_block in one.thread_blocks for step in thread_block.steps
+    ]
     assert any(step.count == 2 and step.op.startswith("r") for step in steps)
     assert not any(step.finishes for step in steps)
 
@@ -345,15 +347,15 @@ def stuck_program() -> CompiledProgram:
     good = compile_program(program)
     ranks = []
     for one in good.programs:
-        strands = []
-        for strand in one.strands:
-            receives = next((i for i, step in enumerate(one.strands) if step.receive >= 0), None)
-            steps = strand.steps
-            if strand.send >= 0 and receives is not None:
-                last = len(one.strands[receives].steps) - 1
+        thread_blocks = []
+        for thread_block in one.thread_blocks:
+            receives = next((i for i, step in enumerate(one.thread_blocks) if step.receive >= 0), None)
+            steps = thread_block.steps
+            if thread_block.send >= 0 and receives is not None:
+                last = len(one.thread_blocks[receives].steps) - 1
                 steps = (msgspec.structs.replace(steps[0], waits=((receives, last),)), *steps[1:])
-            strands.append(msgspec.structs.replace(strand, steps=steps))
-        ranks.append(msgspec.structs.replace(one, strands=tuple(strands)))
+            thread_blocks.append(msgspec.structs.replace(thread_block, steps=steps))
+        ranks.append(msgspec.structs.replace(one, thread_blocks=tuple(thread_blocks)))
     return msgspec.structs.replace(good, programs=tuple(ranks))
 
 
@@ -369,4 +371,4 @@ def test_the_stall_error_of_a_stuck_program_describes_each_thread_block(rank, ru
         allreduce(runtime, [values], [values], "held", "program/stuck")
     text = str(caught.value)
     assert "held" in text and "Program 'stuck' runs:" in text
-    assert "waits for a message from rank" in text and "waits for other strands" in text
+    assert "waits for a message from rank" in text and "waits for other thread blocks" in text

@@ -108,14 +108,14 @@ def _facts(instructions: Sequence[Instruction], sends: list[Instruction], channe
         assert send.pushes_to is not None
         receive = instructions[send.pushes_to]
         source, destination = send.rank, receive.rank
-        yield ("sending", lane, source, destination, channel), send.send_strand
-        yield ("receiving", lane, destination, source, channel), receive.recv_strand
-        if send.send_strand is not None:
-            yield ("sends to", lane, source, send.send_strand), destination
-            yield ("channel", lane, source, send.send_strand), channel
-        if receive.recv_strand is not None:
-            yield ("receives from", lane, destination, receive.recv_strand), source
-            yield ("channel", lane, destination, receive.recv_strand), channel
+        yield ("sending", lane, source, destination, channel), send.send_thread_block
+        yield ("receiving", lane, destination, source, channel), receive.recv_thread_block
+        if send.send_thread_block is not None:
+            yield ("sends to", lane, source, send.send_thread_block), destination
+            yield ("channel", lane, source, send.send_thread_block), channel
+        if receive.recv_thread_block is not None:
+            yield ("receives from", lane, destination, receive.recv_thread_block), source
+            yield ("channel", lane, destination, receive.recv_thread_block), channel
         if before is not None:
             yield ("into", lane, source, before, channel), destination
             yield ("from", lane, source, destination, channel), before
@@ -127,21 +127,24 @@ def _text(conflict: tuple[Fact, Any, Any], send: Instruction, wanted: int | None
     if kind in ("sending", "receiving"):
         peer = f"{'to' if kind == 'sending' else 'from'} rank {which}"
         text = (
-            f"two strands of rank {rank} are {kind} on one connection, {peer}: {_strand(known)} and {_strand(new)}. "
-            "Give them different channels, or one strand."
+            f"two thread blocks of rank {rank} are {kind} on one connection, {peer}: {_thread_block(known)} and "
+            f"{_thread_block(new)}. Give them different channels, or one thread block."
         )
     elif kind in ("sends to", "receives from"):
         text = (
-            f"strand {which} of rank {rank} {kind} rank {known} and rank {new}; a strand has one peer in a direction."
+            f"thread block {which} of rank {rank} {kind} rank {known} and rank {new}; a thread block has one peer in a "
+            "direction."
         )
     elif kind == "channel":
-        text = f"strand {which} of rank {rank} is on channel {known} and on channel {new}; a strand has one."
+        text = (
+            f"thread block {which} of rank {rank} is on channel {known} and on channel {new}; a thread block has one."
+        )
     else:
         raise AssertionError(f"single message in conflict with a chain: {conflict}")
     if wanted is None and kind in ("sending", "receiving"):
-        text = f"rank {send.rank} needs more than {MAX_CHANNELS} channels for its strands; the last: " + text
+        text = f"rank {send.rank} needs more than {MAX_CHANNELS} channels for its thread blocks; the last: " + text
     return text
 
 
-def _strand(number: int | None) -> str:
-    return "one of the compiler's" if number is None else f"strand {number}"
+def _thread_block(number: int | None) -> str:
+    return "one of the compiler's" if number is None else f"thread block {number}"

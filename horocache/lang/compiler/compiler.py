@@ -121,19 +121,19 @@ def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
     while True:
         assigned = channels.assign(nodes, pairs, program.channels)
         living = fusion.merge(nodes, assigned.pairs, program.collective)
-        strand_of = threadblocks.place(living, assigned)
+        thread_block_of = threadblocks.place(living, assigned)
         graph = graph_of(living, lambda node, of=(living, assigned): threadblocks.connection(node, *of))  # type: ignore[misc]
         split: set[int] = set()
         for by in orders(graph):
             order = schedule(graph, by)
-            slots = None if order is None else minimal_slots(graph, order, strand_of, at_once)
+            slots = None if order is None else minimal_slots(graph, order, thread_block_of, at_once)
             if order is None or slots is None:
                 continue
             ranks = program.collective.num_ranks
-            emit = partial(_emitted, living, order, strand_of, assigned, ranks, slots)
+            emit = partial(_emitted, living, order, thread_block_of, assigned, ranks, slots)
             if at_once and slots > 1:
                 with_more.append((slots, emit))
-                split = split or _to_split(graph, order, strand_of)
+                split = split or _to_split(graph, order, thread_block_of)
             else:
                 yield emit()
         if not assigned.pairs:
@@ -147,22 +147,24 @@ def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
 def _emitted(
     living: Sequence[Instruction | None],
     order: Sequence[int],
-    strand_of: Sequence[Hashable],
+    thread_block_of: Sequence[Hashable],
     assigned: channels.Channels,
     ranks: int,
     slots: int,
 ) -> _Attempt:
-    return _Attempt(threadblocks.emit(living, order, strand_of, assigned, ranks), slots)
+    return _Attempt(threadblocks.emit(living, order, thread_block_of, assigned, ranks), slots)
 
 
-def _to_split(graph: Graph, order: list[int], strand_of: list[Hashable]) -> set[int]:
+def _to_split(graph: Graph, order: list[int], thread_block_of: list[Hashable]) -> set[int]:
     """Fused instructions to split, because they deadlock with ``at_once`` and one slot: those of one thread block."""
-    around = circle(graph, order, strand_of, 1, True)
+    around = circle(graph, order, thread_block_of, 1, True)
     merged = [number for number in around if (node := graph.nodes[number]) and node.op in POPS and node.op in PUSHES]
     if not merged:
         return set()
-    strand = strand_of[min(merged, key=lambda number: (_rank(graph, number), number))]
-    return {n for n in order if strand_of[n] == strand and (node := graph.nodes[n]) and node.op in POPS & PUSHES}
+    thread_block = thread_block_of[min(merged, key=lambda number: (_rank(graph, number), number))]
+    return {
+        n for n in order if thread_block_of[n] == thread_block and (node := graph.nodes[n]) and node.op in POPS & PUSHES
+    }
 
 
 def _rank(graph: Graph, number: int) -> int:

@@ -54,7 +54,7 @@ def _go_together(receive: Instruction, send: Instruction) -> bool:
         and send.deps == {receive.number}
         and send.lane == receive.lane
         and send.size_class == receive.size_class
-        and send.send_strand == receive.recv_strand
+        and send.send_thread_block == receive.recv_thread_block
         and send.operation.channel == receive.operation.channel
     )
 
@@ -86,7 +86,7 @@ def merge(
             others = [instructions[user] for user in followers[receive] if user != send]
             seen = _is_seen(node, others, collective)
             node.op = RECV_REDUCE_COPY_SEND if seen else RECV_REDUCE_SEND
-        node.pushes_to, node.send_strand, node.message = after.pushes_to, after.send_strand, after.message
+        node.pushes_to, node.send_thread_block, node.message = after.pushes_to, after.send_thread_block, after.message
         instructions[after.pushes_to].pops_from = receive
         out[send] = None
     for remaining in out:

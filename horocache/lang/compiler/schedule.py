@@ -116,7 +116,7 @@ def schedule(graph: Graph, by: Callable[[int, int], Key]) -> list[int] | None:
     return order if len(order) == len(graph.living()) else None
 
 
-def minimal_slots(graph: Graph, order: Sequence[int], strand_of: Sequence[Hashable], at_once: bool) -> int | None:
+def minimal_slots(graph: Graph, order: Sequence[int], thread_block_of: Sequence[Hashable], at_once: bool) -> int | None:
     """The fewest slots with which a schedule cannot deadlock; None if it needs more than MAX_SLOTS.
 
     More slots never cause a deadlock: they only allow pushes to run earlier.
@@ -124,14 +124,16 @@ def minimal_slots(graph: Graph, order: Sequence[int], strand_of: Sequence[Hashab
     Args:
         graph: instructions with their dependencies, and messages in the order of the schedule.
         order: order of all instructions.
-        strand_of: thread block of each instruction.
+        thread_block_of: thread block of each instruction.
         at_once: True if an instruction that pops and pushes waits until it can do both, as in MSCCL's runtimes. False
             if it pops first, as in horocache's runtime.
     """
-    return next((n for n in range(1, MAX_SLOTS + 1) if not circle(graph, order, strand_of, n, at_once)), None)
+    return next((n for n in range(1, MAX_SLOTS + 1) if not circle(graph, order, thread_block_of, n, at_once)), None)
 
 
-def circle(graph: Graph, order: Sequence[int], strand_of: Sequence[Hashable], slots: int, at_once: bool) -> list[int]:
+def circle(
+    graph: Graph, order: Sequence[int], thread_block_of: Sequence[Hashable], slots: int, at_once: bool
+) -> list[int]:
     """Instructions that wait for each other in a cycle; empty without a deadlock.
 
     An instruction n that pops and pushes is two events: 2n, which pops, and 2n + 1, which pushes. With ``at_once`` it
@@ -155,9 +157,9 @@ def circle(graph: Graph, order: Sequence[int], strand_of: Sequence[Hashable], sl
         edge(begin, end)
         for dep in node.deps:
             edge(events[dep][1], begin)
-        if strand_of[number] in last:
-            edge(last[strand_of[number]], begin)
-        last[strand_of[number]] = end
+        if thread_block_of[number] in last:
+            edge(last[thread_block_of[number]], begin)
+        last[thread_block_of[number]] = end
     for messages in graph.connections.values():
         for push, pop in messages:
             edge(events[push][1], events[pop][0])

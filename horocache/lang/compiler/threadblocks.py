@@ -9,7 +9,7 @@ from horocache.lang.compiler.channels import Channels
 from horocache.lang.errors import ScheduleError
 from horocache.lang.frontend.collectives import INPUT, OUTPUT
 from horocache.lang.frontend.trace import Place
-from horocache.lang.program.compiled_program import RankProgram, Step, Strand
+from horocache.lang.program.compiled_program import RankProgram, Step, ThreadBlock
 from horocache.lang.program.instruction_dag import POPS, PUSHES, Instruction
 
 Key = tuple[Hashable, ...]
@@ -23,7 +23,7 @@ def place(nodes: Sequence[Instruction | None], channels: Channels) -> list[Hasha
     the first send or receive that depends on it, or in a thread block for local instructions. The user's choice comes
     first.
     """
-    strands: list[Hashable] = [None] * len(nodes)
+    thread_blocks: list[Hashable] = [None] * len(nodes)
     depths = [0] * len(nodes)
     first_user = _first_remote_users(nodes)
     for node in nodes:
@@ -31,18 +31,18 @@ def place(nodes: Sequence[Instruction | None], channels: Channels) -> list[Hasha
             continue
         depths[node.number] = 1 + max((depths[dep] for dep in node.deps), default=0)
         if node.op in POPS or node.op in PUSHES:
-            strands[node.number] = _of_connection(node, nodes, channels)
-        elif node.recv_strand is not None:
-            strands[node.number] = (node.rank, node.lane, "given", node.recv_strand)
+            thread_blocks[node.number] = _of_connection(node, nodes, channels)
+        elif node.recv_thread_block is not None:
+            thread_blocks[node.number] = (node.rank, node.lane, "given", node.recv_thread_block)
         elif node.deps:
-            strands[node.number] = strands[max(node.deps, key=lambda dep: (depths[dep], dep))]
+            thread_blocks[node.number] = thread_blocks[max(node.deps, key=lambda dep: (depths[dep], dep))]
         else:
             user = first_user.get(node.number)
             is_alone = user is None
-            strands[node.number] = (
+            thread_blocks[node.number] = (
                 (node.rank, node.lane, "local") if is_alone else _of_connection(_at(nodes, user), nodes, channels)
             )
-    return strands
+    return thread_blocks
 
 
 def _at(nodes: Sequence[Instruction | None], number: int | None) -> Instruction:
@@ -62,7 +62,7 @@ def _first_remote_users(nodes: Sequence[Instruction | None]) -> dict[int, int]:
 
 
 def _of_connection(node: Instruction, nodes: Sequence[Instruction | None], channels: Channels) -> Key:
-    given = node.recv_strand if node.op in POPS else node.send_strand
+    given = node.recv_thread_block if node.op in POPS else node.send_thread_block
     if given is not None:
         return (node.rank, node.lane, "given", given)
     if node.op in POPS:
@@ -88,7 +88,7 @@ def connection(node: Instruction, nodes: Sequence[Instruction | None], channels:
 def emit(
     nodes: Sequence[Instruction | None],
     order: Sequence[int],
-    strand_of: Sequence[Hashable],
+    thread_block_of: Sequence[Hashable],
     channels: Channels,
     ranks: int,
 ) -> tuple[RankProgram, ...]:
@@ -97,7 +97,7 @@ def emit(
     by_rank: list[list[int]] = [[] for _ in range(ranks)]
     for number in order:
         by_rank[_at(nodes, number).rank].append(number)
-    return tuple(_emit_rank(nodes, mine, strand_of, channels, numbers) for mine in by_rank)
+    return tuple(_emit_rank(nodes, mine, thread_block_of, channels, numbers) for mine in by_rank)
 
 
 def _used(nodes: Sequence[Instruction | None], channels: Channels) -> list[tuple[Instruction, int]]:
@@ -108,18 +108,18 @@ def _used(nodes: Sequence[Instruction | None], channels: Channels) -> list[tuple
 def _emit_rank(
     nodes: Sequence[Instruction | None],
     mine: Sequence[int],
-    strand_of: Sequence[Hashable],
+    thread_block_of: Sequence[Hashable],
     channels: Channels,
     numbers: dict[tuple[tuple[int, ...], int], int],
 ) -> RankProgram:
-    strands: dict[Hashable, list[int]] = {}
+    thread_blocks: dict[Hashable, list[int]] = {}
     for number in mine:
-        strands.setdefault(strand_of[number], []).append(number)
-    places = {number: (s, i) for s, steps in enumerate(strands.values()) for i, number in enumerate(steps)}
-    waits = _waits(nodes, mine, places, len(strands))
+        thread_blocks.setdefault(thread_block_of[number], []).append(number)
+    places = {number: (s, i) for s, steps in enumerate(thread_blocks.values()) for i, number in enumerate(steps)}
+    waits = _waits(nodes, mine, places, len(thread_blocks))
     scratch: dict[str, int] = defaultdict(int)
     out = []
-    for steps in strands.values():
+    for steps in thread_blocks.values():
         send = receive = -1
         used: set[int] = set()
         for number in steps:
@@ -136,9 +136,9 @@ def _emit_rank(
                 receive = sender.rank
                 used.add(numbers[(node.lane, channels.of[sender.message])])
         if len(used) > 1:
-            raise ScheduleError(f"a strand is on channels {sorted(used)}; it has one.")
+            raise ScheduleError(f"a thread block is on channels {sorted(used)}; it has one.")
         made = tuple(_step(_at(nodes, number), waits[number]) for number in steps)
-        out.append(Strand(made, send, receive, min(used, default=0)))
+        out.append(ThreadBlock(made, send, receive, min(used, default=0)))
     return RankProgram(tuple(out), dict(sorted(scratch.items())))
 
 
@@ -150,7 +150,7 @@ def _step(node: Instruction, waits: tuple[tuple[int, int], ...]) -> Step:
 
 
 def _waits(
-    nodes: Sequence[Instruction | None], mine: Sequence[int], places: dict[int, tuple[int, int]], strands: int
+    nodes: Sequence[Instruction | None], mine: Sequence[int], places: dict[int, tuple[int, int]], thread_blocks: int
 ) -> dict[int, tuple[tuple[int, int], ...]]:
     """The waits of each step for steps of other thread blocks, without waits that its other waits imply.
 
@@ -159,17 +159,17 @@ def _waits(
     """
     clocks: dict[int, list[int]] = {}
     waits: dict[int, tuple[tuple[int, int], ...]] = {}
-    last = [[0] * strands for _ in range(strands)]
+    last = [[0] * thread_blocks for _ in range(thread_blocks)]
     for number in mine:
-        strand, step = places[number]
-        clock = list(last[strand])
+        thread_block, step = places[number]
+        clock = list(last[thread_block])
         needed = []
         for dep in sorted(_at(nodes, number).deps, key=lambda dep: sum(clocks[dep]), reverse=True):
             there, at = places[dep]
             if clock[there] <= at:
                 needed.append((there, at))
                 clock = [max(pair) for pair in zip(clock, clocks[dep], strict=True)]
-        clock[strand] = step + 1
-        clocks[number] = last[strand] = clock
+        clock[thread_block] = step + 1
+        clocks[number] = last[thread_block] = clock
         waits[number] = tuple(sorted(needed))
     return waits

@@ -26,7 +26,7 @@ from horocache.lang.program.compiled_program import (
     Protocol,
     RankProgram,
     Step,
-    Strand,
+    ThreadBlock,
 )
 
 _MAGIC = int.from_bytes(b"HCCPROG1", "little")
@@ -98,14 +98,14 @@ def _words(program: CompiledProgram) -> Iterator[int]:
 
 def _rank(one: RankProgram, extents: dict[str, int]) -> Iterator[int]:
     numbers = {name: number for number, name in enumerate(extents)}
-    yield from (len(extents), *extents.values(), len(one.strands))
-    for strand in one.strands:
-        yield from _strand(strand, numbers)
+    yield from (len(extents), *extents.values(), len(one.thread_blocks))
+    for thread_block in one.thread_blocks:
+        yield from _thread_block(thread_block, numbers)
 
 
-def _strand(strand: Strand, numbers: dict[str, int]) -> Iterator[int]:
-    yield from (strand.send, strand.receive, strand.channel, len(strand.steps))
-    for step in strand.steps:
+def _thread_block(thread_block: ThreadBlock, numbers: dict[str, int]) -> Iterator[int]:
+    yield from (thread_block.send, thread_block.receive, thread_block.channel, len(thread_block.steps))
+    for step in thread_block.steps:
         yield from _step(step, numbers)
 
 
@@ -114,8 +114,8 @@ def _step(step: Step, numbers: dict[str, int]) -> Iterator[int]:
     for place in (step.source, step.destination):
         yield from _place(place, numbers)
     yield len(step.waits)
-    for strand, index in step.waits:
-        yield from (strand, index)
+    for thread_block, index in step.waits:
+        yield from (thread_block, index)
 
 
 def _place(place: Operand | None, numbers: dict[str, int]) -> tuple[int, int]:

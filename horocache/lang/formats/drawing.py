@@ -60,10 +60,12 @@ def _draw_schedule(root: ET.Element, program: CompiledProgram) -> tuple[int, int
     _text(root, 10, 24, f"{program.name}: {program.collective.name}, {program.ranks} ranks", "t")
     row_of: dict[tuple[int, int], int] = {}
     for rank, one in enumerate(program.programs):
-        for s, strand in enumerate(one.strands):
+        for s, thread_block in enumerate(one.thread_blocks):
             row_of[rank, s] = len(row_of)
-            peers = [f"from {strand.receive}"] * (strand.receive >= 0) + [f"to {strand.send}"] * (strand.send >= 0)
-            label = f"rank {rank}.{s} {' '.join(peers)}" + (f" ch {strand.channel}" if peers else "")
+            peers = [f"from {thread_block.receive}"] * (thread_block.receive >= 0) + [f"to {thread_block.send}"] * (
+                thread_block.send >= 0
+            )
+            label = f"rank {rank}.{s} {' '.join(peers)}" + (f" ch {thread_block.channel}" if peers else "")
             _text(root, 10, _TOP + row_of[rank, s] * _ROW + 15, label)
 
     def corner(at: At) -> tuple[float, float]:
@@ -94,8 +96,8 @@ def _short(step: Step) -> str:
 
 def _steps(program: CompiledProgram) -> Iterator[tuple[At, Step]]:
     for rank, one in enumerate(program.programs):
-        for s, strand in enumerate(one.strands):
-            for i, step in enumerate(strand.steps):
+        for s, thread_block in enumerate(one.thread_blocks):
+            for i, step in enumerate(thread_block.steps):
                 yield (rank, s, i), step
 
 
@@ -103,14 +105,14 @@ def _messages(program: CompiledProgram) -> list[tuple[At, At]]:
     """For each message the step that pushes it and the step that pops it; connections deliver in order."""
     queues: dict[tuple[int, int, int], deque[At]] = defaultdict(deque)
     for at, step in _steps(program):
-        strand = program.programs[at[0]].strands[at[1]]
+        thread_block = program.programs[at[0]].thread_blocks[at[1]]
         if step.op in PUSHES:
-            queues[at[0], strand.send, strand.channel].append(at)
+            queues[at[0], thread_block.send, thread_block.channel].append(at)
     pairs = []
     for at, step in _steps(program):
-        strand = program.programs[at[0]].strands[at[1]]
+        thread_block = program.programs[at[0]].thread_blocks[at[1]]
         if step.op in POPS:
-            pairs.append((queues[strand.receive, at[0], strand.channel].popleft(), at))
+            pairs.append((queues[thread_block.receive, at[0], thread_block.channel].popleft(), at))
     return pairs
 
 
@@ -185,9 +187,12 @@ def describe(program: CompiledProgram) -> str:
     for rank, one in enumerate(program.programs):
         scratch = "".join(f", {name}[{chunks}]" for name, chunks in one.scratch.items())
         lines.append(f"rank {rank}{scratch}")
-        for s, strand in enumerate(one.strands):
-            lines.append(f"  strand {s}: from {strand.receive}, to {strand.send}, channel {strand.channel}")
-            lines += [f"    {i}: {_full(step)}" for i, step in enumerate(strand.steps)]
+        for s, thread_block in enumerate(one.thread_blocks):
+            lines.append(
+                f"  thread block {s}: from {thread_block.receive}, to {thread_block.send}, "
+                f"channel {thread_block.channel}"
+            )
+            lines += [f"    {i}: {_full(step)}" for i, step in enumerate(thread_block.steps)]
     return "\n".join(lines)
 
 

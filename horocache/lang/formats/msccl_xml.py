@@ -24,7 +24,7 @@ from horocache.lang.errors import DeadlockError, ProgramError, ProgramFileError,
 from horocache.lang.frontend.collectives import INPUT, OUTPUT, Collective
 from horocache.lang.frontend.trace import Program
 from horocache.lang.program.collective_spec import collective_of, promise_of
-from horocache.lang.program.compiled_program import CompiledProgram, Operand, Promise, RankProgram, Step, Strand
+from horocache.lang.program.compiled_program import CompiledProgram, Operand, Promise, RankProgram, Step, ThreadBlock
 from horocache.lang.program.instruction_dag import POPS, READS_DESTINATION, READS_SOURCE
 from horocache.lang.verify.validate import MAX_STEPS
 from horocache.lang.verify.verifier import verify
@@ -77,7 +77,7 @@ def export(program: CompiledProgram | Program) -> str:
     _check_one_slot(program, collective)
     fine = program.refinement
     sizes = [collective.buffers(rank) for rank in range(program.ranks)]
-    channels = [strand.channel for one in program.programs for strand in one.strands]
+    channels = [thread_block.channel for one in program.programs for thread_block in one.thread_blocks]
     attributes = {
         "name": program.name,
         "proto": "Simple" if program.protocol in ("auto", "Direct") else program.protocol,
@@ -118,11 +118,13 @@ def _check_one_slot(program: CompiledProgram, collective: Collective) -> None:
 
 def beyond_limits(program: CompiledProgram) -> list[str]:
     """The limits of RCCL's runtime (its msccl_struct.h) that a program exceeds, one line for each."""
-    strands = [strand for one in program.programs for strand in one.strands]
-    blocks = max((len(one.strands) for one in program.programs), default=0)
-    steps = max((sum(max(1, len(step.waits)) for step in strand.steps) for strand in strands), default=0)
-    counts = max((step.count for strand in strands for step in strand.steps), default=0)
-    channels = 1 + max((strand.channel for strand in strands), default=0)
+    thread_blocks = [thread_block for one in program.programs for thread_block in one.thread_blocks]
+    blocks = max((len(one.thread_blocks) for one in program.programs), default=0)
+    steps = max(
+        (sum(max(1, len(step.waits)) for step in thread_block.steps) for thread_block in thread_blocks), default=0
+    )
+    counts = max((step.count for thread_block in thread_blocks for step in thread_block.steps), default=0)
+    channels = 1 + max((thread_block.channel for thread_block in thread_blocks), default=0)
     found = (
         ("steps of a thread block", steps, 64),
         ("thread blocks of a rank", blocks, 32 * channels),
@@ -145,11 +147,13 @@ def _blocks(one: RankProgram) -> Iterator[Element]:
     offsets, end = {}, 0
     for name, chunks in one.scratch.items():
         offsets[name], end = end, end + chunks
-    numbers = [list(_numbers(strand)) for strand in one.strands]
-    awaited = {wait for strand in one.strands for step in strand.steps for wait in step.waits}
-    for s, strand in enumerate(one.strands):
-        block = _element("tb", {"id": s, "send": strand.send, "recv": strand.receive, "chan": strand.channel})
-        for i, step in enumerate(strand.steps):
+    numbers = [list(_numbers(thread_block)) for thread_block in one.thread_blocks]
+    awaited = {wait for thread_block in one.thread_blocks for step in thread_block.steps for wait in step.waits}
+    for s, thread_block in enumerate(one.thread_blocks):
+        block = _element(
+            "tb", {"id": s, "send": thread_block.send, "recv": thread_block.receive, "chan": thread_block.channel}
+        )
+        for i, step in enumerate(thread_block.steps):
             waits = [(other, numbers[other][index]) for other, index in step.waits] or [(-1, -1)]
             first = numbers[s][i] - len(waits) + 1
             for k, (other, index) in enumerate(waits):
@@ -163,10 +167,10 @@ def _blocks(one: RankProgram) -> Iterator[Element]:
 _NOTHING = {"type": "nop", "srcbuf": "i", "srcoff": -1, "dstbuf": "o", "dstoff": -1, "cnt": 0}
 
 
-def _numbers(strand: Strand) -> Iterator[int]:
+def _numbers(thread_block: ThreadBlock) -> Iterator[int]:
     """The number of each step in the file, where all but one of a step's waits are nop steps before it."""
     number = -1
-    for step in strand.steps:
+    for step in thread_block.steps:
         number += max(1, len(step.waits))
         yield number
 
@@ -300,16 +304,16 @@ def _rank(gpu: Element, rank: int, collective: Collective) -> RankProgram:
     rows = [_rows(block, f"{where}/tb[{b}]", rank, collective) for b, block in enumerate(ordered)]
     # The number of each of the file's steps among the imported steps; a nop has the number of the step before it.
     where_is = [_positions(steps) for steps in rows]
-    strands = []
+    thread_blocks = []
     kept = [b for b, steps in enumerate(rows) if any(step.type != "nop" for step in steps)]
     new = {b: index for index, b in enumerate(kept)}
     for b in kept:
-        steps = _strand(b, rows, where_is, new)
+        steps = _thread_block(b, rows, where_is, new)
         block, at = ordered[b], f"{where}/tb[{b}]"
         peers = [_number(block, name, at) for name in ("send", "recv", "chan")]
-        strands.append(Strand(tuple(steps), *peers))
+        thread_blocks.append(ThreadBlock(tuple(steps), *peers))
     scratch = _number(gpu, "s_chunks", where, 0)
-    return RankProgram(tuple(strands), {"scratch": scratch} if scratch > 0 else {})
+    return RankProgram(tuple(thread_blocks), {"scratch": scratch} if scratch > 0 else {})
 
 
 @dataclass
@@ -365,7 +369,7 @@ def _positions(rows: list[_Row]) -> list[int]:
     return out
 
 
-def _strand(b: int, rows: list[list[_Row]], where_is: list[list[int]], new: dict[int, int]) -> list[Step]:
+def _thread_block(b: int, rows: list[list[_Row]], where_is: list[list[int]], new: dict[int, int]) -> list[Step]:
     out: list[Step] = []
     waits: set[tuple[int, int]] = set()
     for row in rows[b]:

@@ -22,7 +22,7 @@ from horocache.lang.verify.validate import MAX_RANKS
 from horocache.lang.verify.verifier import Facts, verify
 
 FORMAT = "horocache.program"
-VERSION = 1
+VERSION = 2
 SUFFIX = ".program.json"
 MAX_FILE_BYTES = 256 << 20
 

@@ -43,8 +43,8 @@ class Ref:
         index: int | None = None,
         *,
         channel: int | None = None,
-        send_strand: int | None = None,
-        recv_strand: int | None = None,
+        send_thread_block: int | None = None,
+        recv_thread_block: int | None = None,
     ) -> Ref:
         """Copy the chunks to another rank or within this rank.
 
@@ -53,8 +53,9 @@ class Ref:
             buffer: destination buffer; a new name creates a scratch buffer.
             index: index of the first chunk in the destination; None appends the chunks to a scratch buffer.
             channel: channel of the connection between two ranks; chosen by the compiler when omitted.
-            send_strand: thread block of this rank, which sends; chosen by the compiler when omitted.
-            recv_strand: thread block of the destination rank, which receives; chosen by the compiler when omitted.
+            send_thread_block: thread block of this rank, which sends; chosen by the compiler when omitted.
+            recv_thread_block: thread block of the destination rank, which receives; chosen by the compiler when
+                omitted.
 
         Returns:
             A reference to the copy. Copying chunks onto themselves does nothing and returns this reference.
@@ -73,7 +74,7 @@ class Ref:
         if to == self._place:
             return self
         self._check_apart(to, where)
-        placed = _placement(channel, send_strand, recv_strand, self._place.rank != to.rank, where)
+        placed = _placement(channel, send_thread_block, recv_thread_block, self._place.rank != to.rank, where)
         self._program.add(Operation(COPY, self._place, to, where, *placed, self._program.fragment))
         return Ref(self._program, to, where)
 
@@ -82,16 +83,16 @@ class Ref:
         other: Ref,
         *,
         channel: int | None = None,
-        send_strand: int | None = None,
-        recv_strand: int | None = None,
+        send_thread_block: int | None = None,
+        recv_thread_block: int | None = None,
     ) -> Ref:
         """Add the chunks of ``other`` to these chunks, in place. If another rank has them, it sends them to this rank.
 
         Args:
             other: as many chunks as these.
             channel: channel of the connection between two ranks; chosen by the compiler when omitted.
-            send_strand: thread block of the rank of ``other``, which sends; chosen by the compiler when omitted.
-            recv_strand: thread block of this rank, which receives; chosen by the compiler when omitted.
+            send_thread_block: thread block of the rank of ``other``, which sends; chosen by the compiler when omitted.
+            recv_thread_block: thread block of this rank, which receives; chosen by the compiler when omitted.
 
         Returns:
             This reference, which refers to the sums from now on.
@@ -117,7 +118,7 @@ class Ref:
             raise BadReferenceError(f"{self._place} cannot be reduced into itself.", where)
         other._check_apart(self._place, where)
         remote = other.rank != self.rank
-        placed = _placement(channel, send_strand, recv_strand, remote, where)
+        placed = _placement(channel, send_thread_block, recv_thread_block, remote, where)
         self._program.add(Operation(REDUCE, other._place, self._place, where, *placed, self._program.fragment))
         self._versions = self._program.used(self._place, where)
         return self
@@ -206,9 +207,9 @@ class parallelize:  # noqa: N801 - used like a function
 
 
 def _placement(
-    channel: Any, send_strand: Any, recv_strand: Any, remote: bool, where: Location
+    channel: Any, send_thread_block: Any, recv_thread_block: Any, remote: bool, where: Location
 ) -> tuple[int | None, int | None, int | None]:
-    given = {"channel": channel, "send_strand": send_strand, "recv_strand": recv_strand}
+    given = {"channel": channel, "send_thread_block": send_thread_block, "recv_thread_block": recv_thread_block}
     for what, number in given.items():
         most = MAX_CHANNELS if what == "channel" else 1 << 12
         good = number is None or (isinstance(number, int) and not isinstance(number, bool) and 0 <= number < most)
@@ -216,6 +217,8 @@ def _placement(
             raise UsageError(f"{what}={number!r}; it is a whole number from 0 to {most - 1}.", where)
     if channel is not None and not remote:
         raise UsageError("channel is given for a step within one rank, which has none.", where)
-    if not remote and None not in (send_strand, recv_strand) and send_strand != recv_strand:
-        raise UsageError("a step within one rank has one strand; send_strand and recv_strand differ.", where)
-    return channel, send_strand, recv_strand
+    if not remote and None not in (send_thread_block, recv_thread_block) and send_thread_block != recv_thread_block:
+        raise UsageError(
+            "a step within one rank has one thread block; send_thread_block and recv_thread_block differ.", where
+        )
+    return channel, send_thread_block, recv_thread_block

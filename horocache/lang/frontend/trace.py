@@ -59,7 +59,7 @@ class Operation:
         destination: the chunks that are written; as many as in the source.
         location: the user's line.
         channel: channel of the connection; None: the compiler chooses it.
-        send_strand, recv_strand: thread blocks of the two ranks; None: the compiler chooses them.
+        send_thread_block, recv_thread_block: thread blocks of the two ranks; None: the compiler chooses them.
         fragment: number and factor of each ``parallelize`` block around the operation, the outermost first.
         size_class: size class of the first chunk; the next chunks are of the next classes. See Note [Sizes of chunks].
     """
@@ -69,8 +69,8 @@ class Operation:
     destination: Place
     location: Location
     channel: int | None = None
-    send_strand: int | None = None
-    recv_strand: int | None = None
+    send_thread_block: int | None = None
+    recv_thread_block: int | None = None
     fragment: tuple[tuple[int, int], ...] = ()
     size_class: int = 0
 

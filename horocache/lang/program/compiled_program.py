@@ -42,7 +42,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     finishes: bool = False
 
 
-class Strand(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class ThreadBlock(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A thread block: steps that run one after the other.
 
     Attributes:
@@ -62,11 +62,11 @@ class RankProgram(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """The program of one rank.
 
     Attributes:
-        strands: the thread blocks, which run concurrently.
+        thread blocks: the thread blocks, which run concurrently.
         scratch: number of fine chunks in each scratch buffer.
     """
 
-    strands: tuple[Strand, ...]
+    thread_blocks: tuple[ThreadBlock, ...]
     scratch: dict[str, int] = {}
 
 
@@ -130,4 +130,4 @@ class CompiledProgram(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
 
     def count_steps(self) -> int:
         """Number of steps of all ranks."""
-        return sum(len(strand.steps) for program in self.programs for strand in program.strands)
+        return sum(len(thread_block.steps) for program in self.programs for thread_block in program.thread_blocks)

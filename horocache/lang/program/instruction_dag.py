@@ -47,7 +47,7 @@ class Instruction:
         operation: operation of the program from which it was made.
         size_class: size class of the first chunk that it accesses.
         lane: instance of the program, and instance of each fragment; different lanes use different channels.
-        send_strand, recv_strand: thread blocks that the user gave, or None.
+        send_thread_block, recv_thread_block: thread blocks that the user gave, or None.
         deps: instructions of the same rank that must finish before it begins.
         pushes_to: instruction of another rank that pops the message that this one pushes.
         pops_from: instruction of another rank that pushes the message that this one pops.
@@ -62,8 +62,8 @@ class Instruction:
     operation: Operation
     size_class: int = 0
     lane: tuple[int, ...] = ()
-    send_strand: int | None = None
-    recv_strand: int | None = None
+    send_thread_block: int | None = None
+    recv_thread_block: int | None = None
     deps: set[int] = field(default_factory=set)
     pushes_to: int | None = None
     pops_from: int | None = None
@@ -153,19 +153,33 @@ def _append(whole: Instruction, accesses: _Accesses, out: list[Instruction]) -> 
     assert source is not None and destination is not None
     reduces = operation.kind == REDUCE
     if not operation.is_remote:
-        strand = operation.send_strand if operation.recv_strand is None else operation.recv_strand
+        thread_block = (
+            operation.send_thread_block if operation.recv_thread_block is None else operation.recv_thread_block
+        )
         op = REDUCE_LOCAL if reduces else COPY
-        node = replace(whole, number=len(out), op=op, rank=source.rank, send_strand=strand, recv_strand=strand)
+        node = replace(
+            whole,
+            number=len(out),
+            op=op,
+            rank=source.rank,
+            send_thread_block=thread_block,
+            recv_thread_block=thread_block,
+        )
         node.deps = _depend(node, accesses, reduces)
         out.append(node)
         return
     send = replace(
-        whole, number=len(out), op=SEND, rank=source.rank, destination=None, send_strand=operation.send_strand
+        whole,
+        number=len(out),
+        op=SEND,
+        rank=source.rank,
+        destination=None,
+        send_thread_block=operation.send_thread_block,
     )
     send.deps = _depend(send, accesses, False)
     op = RECV_REDUCE_COPY if reduces else RECV
     receive = replace(whole, number=len(out) + 1, op=op, rank=destination.rank, source=None)
-    receive.recv_strand, receive.deps = operation.recv_strand, _depend(receive, accesses, reduces)
+    receive.recv_thread_block, receive.deps = operation.recv_thread_block, _depend(receive, accesses, reduces)
     send.pushes_to, receive.pops_from, send.message = receive.number, send.number, send.number
     out += [send, receive]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from horocache.lang.program.chunk_layout import Sizes
 from horocache.lang.program.collective_spec import collective_of
-from horocache.lang.program.compiled_program import CompiledProgram, Step, Strand
+from horocache.lang.program.compiled_program import CompiledProgram, Step, ThreadBlock
 from horocache.lang.program.instruction_dag import POPS, PUSHES
 from horocache.lang.tuning.machine_model import Machine
 
@@ -47,7 +47,10 @@ class _Simulation:
         self._port_free = [0.0] * len(ports)
         self._rank_free = [0.0] * program.ranks
         self._slots = max(program.min_slots, program.slots or _SLOTS)
-        most = max((s.count for one in program.programs for strand in one.strands for s in strand.steps), default=1)
+        most = max(
+            (s.count for one in program.programs for thread_block in one.thread_blocks for s in thread_block.steps),
+            default=1,
+        )
         self._tile = max(1, (program.tile or _MESSAGE_BYTES) // most // sizes.itemsize)
         self._tiles = max(1, -(-sizes.most_part() // self._tile))
         self._at: dict[_Place, tuple[int, int]] = {}  # the next tile and step of each thread block
@@ -60,8 +63,8 @@ class _Simulation:
     def run(self) -> float:
         """Run the simulation, and return the time at which the last step ends."""
         for rank, one in enumerate(self._program.programs):
-            for number, strand in enumerate(one.strands):
-                if strand.steps:
+            for number, thread_block in enumerate(one.thread_blocks):
+                if thread_block.steps:
                     self._at[rank, number] = (0, 0)
                     self._look((rank, number))
         end = 0.0
@@ -70,21 +73,21 @@ class _Simulation:
             end = max(end, self._step(place, ready))
         left = [place for place, (tile, _) in self._at.items() if tile < self._tiles]
         if left:
-            raise RuntimeError(f"the strands {left} (rank, number) never end: the program was not proved")
+            raise RuntimeError(f"the thread blocks {left} (rank, number) never end: the program was not proved")
         return end
 
-    def _strand(self, place: _Place) -> Strand:
-        return self._program.programs[place[0]].strands[place[1]]
+    def _thread_block(self, place: _Place) -> ThreadBlock:
+        return self._program.programs[place[0]].thread_blocks[place[1]]
 
     def _look(self, place: _Place) -> None:
         """Make the next step of a thread block due, or record the event that it waits for."""
         tile, number = self._at[place]
-        strand = self._strand(place)
-        step = strand.steps[number]
+        thread_block = self._thread_block(place)
+        step = thread_block.steps[number]
         rank = place[0]
         ready = self._done.get((place, tile, number - 1), 0.0) if number else 0.0
         if not number and tile:
-            ready = self._done[place, tile - 1, len(strand.steps) - 1]
+            ready = self._done[place, tile - 1, len(thread_block.steps) - 1]
         for other, index in step.waits:
             key = ((rank, other), tile, index)
             if key not in self._done:
@@ -92,14 +95,14 @@ class _Simulation:
                 return
             ready = max(ready, self._done[key])
         if step.op in POPS:
-            connection = (strand.receive, rank, strand.channel)
+            connection = (thread_block.receive, rank, thread_block.channel)
             taken = len(self._popped[connection])
             if taken >= len(self._arrived[connection]):
                 self._waiting["message", connection].append(place)
                 return
             ready = max(ready, self._arrived[connection][taken])
         elif step.op in PUSHES:  # a step that also pops waits for a slot after its pop; the model omits that wait
-            connection = (rank, strand.send, strand.channel)
+            connection = (rank, thread_block.send, thread_block.channel)
             oldest = len(self._arrived[connection]) - self._slots
             if oldest >= 0:
                 if oldest >= len(self._popped[connection]):
@@ -110,19 +113,19 @@ class _Simulation:
 
     def _step(self, place: _Place, ready: float) -> float:
         tile, number = self._at[place]
-        rank, strand = place[0], self._strand(place)
-        step = strand.steps[number]
+        rank, thread_block = place[0], self._thread_block(place)
+        step = thread_block.steps[number]
         size = self._bytes(step, tile)
         begin = max(ready, self._rank_free[rank])
         end = begin + self._processor.step_us * 1e3 + size / self._processor.gb_per_s
         self._rank_free[rank] = self._done[place, tile, number] = end
         if step.op in POPS:
-            connection = (strand.receive, rank, strand.channel)
+            connection = (thread_block.receive, rank, thread_block.channel)
             self._popped[connection].append(end)
             self._wake("slot", connection)
         if step.op in PUSHES:
-            self._send(rank, strand, size, end)
-        last = number + 1 == len(strand.steps)
+            self._send(rank, thread_block, size, end)
+        last = number + 1 == len(thread_block.steps)
         self._at[place] = (tile + 1, 0) if last else (tile, number + 1)
         for other in self._waiting.pop((place, tile, number), []):
             self._look(other)
@@ -130,11 +133,11 @@ class _Simulation:
             self._look(place)
         return end
 
-    def _send(self, rank: int, strand: Strand, size: int, now: float) -> None:
-        port = self._port_of[rank * self._program.ranks + strand.send]
+    def _send(self, rank: int, thread_block: ThreadBlock, size: int, now: float) -> None:
+        port = self._port_of[rank * self._program.ranks + thread_block.send]
         latency, ns_per_byte, gap = self._ports[port]
         self._port_free[port] = max(self._port_free[port], now) + size * ns_per_byte + gap
-        connection = (rank, strand.send, strand.channel)
+        connection = (rank, thread_block.send, thread_block.channel)
         self._arrived[connection].append(self._port_free[port] - gap + latency)
         self._wake("message", connection)
 

@@ -22,13 +22,13 @@ class Figures:
         depth: messages on the longest chain of messages, which is the smallest number of latencies of a run.
         sent: the most data that a rank sends, as a multiple of a rank's input: its tensor for an allreduce, all its
             parts for an alltoall, its own part for an allgather.
-        most_strands: largest number of thread blocks of a rank.
+        most_thread_blocks: largest number of thread blocks of a rank.
         most_steps: largest number of steps of a thread block.
     """
 
     depth: int
     sent: Fraction
-    most_strands: int
+    most_thread_blocks: int
     most_steps: int
 
 
@@ -37,7 +37,7 @@ def figures_of(program: CompiledProgram) -> Figures:
     collective = collective_of(program.collective, program.ranks)
     own = max(collective.input_chunks(rank) for rank in range(program.ranks)) * program.refinement
     sent = max(
-        sum(step.count for strand in one.strands for step in strand.steps if step.op in PUSHES)
+        sum(step.count for thread_block in one.thread_blocks for step in thread_block.steps if step.op in PUSHES)
         for one in program.programs
     )
     link = Link(latency_us=1, gb_per_s=1e15)
@@ -46,6 +46,6 @@ def figures_of(program: CompiledProgram) -> Figures:
     return Figures(
         depth=round(latencies),
         sent=Fraction(sent, max(own, 1)),
-        most_strands=max(len(one.strands) for one in program.programs),
-        most_steps=max(len(strand.steps) for one in program.programs for strand in one.strands),
+        most_thread_blocks=max(len(one.thread_blocks) for one in program.programs),
+        most_steps=max(len(thread_block.steps) for one in program.programs for thread_block in one.thread_blocks),
     )

@@ -84,8 +84,8 @@ class Machine:
         self.finishes: dict[At, bool | None] = {}
         self._at_once = at_once
         self._program, self._slots, self._values = program, slots, values
-        self._strands = [[strand.steps for strand in one.strands] for one in program.programs]
-        self._next = [[0] * len(strands) for strands in self._strands]
+        self._thread_blocks = [[thread_block.steps for thread_block in one.thread_blocks] for one in program.programs]
+        self._next = [[0] * len(thread_blocks) for thread_blocks in self._thread_blocks]
         self._popped: dict[tuple[int, int], list[Held]] = {}  # by rank and thread block: contents still to be pushed
         self._queues: dict[Connection, deque[Message]] = defaultdict(deque)
         self._waiting: dict[object, list[tuple[int, int]]] = defaultdict(list)
@@ -98,13 +98,17 @@ class Machine:
 
     def run(self) -> None:
         """Run the program to its end. Raises DeadlockError, RaceError, VerificationError."""
-        ready = deque((rank, strand) for rank, strands in enumerate(self._strands) for strand in range(len(strands)))
+        ready = deque(
+            (rank, thread_block)
+            for rank, thread_blocks in enumerate(self._thread_blocks)
+            for thread_block in range(len(thread_blocks))
+        )
         while ready:
-            rank, strand = ready.popleft()
-            reason = self._run_strand(rank, strand, ready)
+            rank, thread_block = ready.popleft()
+            reason = self._run_thread_block(rank, thread_block, ready)
             if reason is not None:
-                self._blocked[rank, strand] = reason
-                self._waiting[reason].append((rank, strand))
+                self._blocked[rank, thread_block] = reason
+                self._waiting[reason].append((rank, thread_block))
         if self._blocked:
             self._report_deadlock()
         for (source, destination, channel), queue in self._queues.items():
@@ -114,23 +118,23 @@ class Machine:
                     f"received; the first is {self.text(queue[0][3])}."
                 )
 
-    def _run_strand(self, rank: int, strand: int, ready: deque[tuple[int, int]]) -> object | None:
+    def _run_thread_block(self, rank: int, thread_block: int, ready: deque[tuple[int, int]]) -> object | None:
         """Run a thread block as far as possible, and return the event that it waits for; None at its end."""
-        steps = self._strands[rank][strand]
-        while self._next[rank][strand] < len(steps):
-            at = (rank, strand, self._next[rank][strand])
+        steps = self._thread_blocks[rank][thread_block]
+        while self._next[rank][thread_block] < len(steps):
+            at = (rank, thread_block, self._next[rank][thread_block])
             reason = self._run_step(at, steps[at[2]], ready)
             if reason is not None:
                 return reason
-            self._next[rank][strand] += 1
+            self._next[rank][thread_block] += 1
             self._wake(at, ready)
         return None
 
     def _run_step(self, at: At, step: Step, ready: deque[tuple[int, int]]) -> object | None:
-        rank, strand, _ = at
-        one = self._program.programs[rank].strands[strand]
+        rank, thread_block, _ = at
+        one = self._program.programs[rank].thread_blocks[thread_block]
         outbound = (rank, one.send, one.channel)
-        if (rank, strand) not in self._popped:
+        if (rank, thread_block) not in self._popped:
             for other, index in step.waits:
                 if self._next[rank][other] <= index:
                     return (rank, other, index)
@@ -140,22 +144,22 @@ class Machine:
             if self._at_once and step.op in PUSHES and len(self._queues[outbound]) >= self._slots:
                 return ("slot", outbound)
             self._begin(at, step)
-            self._popped[rank, strand] = self._work(at, step, inbound, ready)
+            self._popped[rank, thread_block] = self._work(at, step, inbound, ready)
         if step.op in PUSHES:
             if len(self._queues[outbound]) >= self._slots:
                 return ("slot", outbound)
             place = step.source or step.destination
             assert place is not None
             part = place[1] % self._program.refinement
-            self._queues[outbound].append((step.size_class, part, self._popped[rank, strand], at))
+            self._queues[outbound].append((step.size_class, part, self._popped[rank, thread_block], at))
             self._wake(("message", outbound), ready)
-        del self._popped[rank, strand]
+        del self._popped[rank, thread_block]
         return None
 
     def _wake(self, event: object, ready: deque[tuple[int, int]]) -> None:
-        for strand in self._waiting.pop(event, ()):
-            del self._blocked[strand]
-            ready.append(strand)
+        for thread_block in self._waiting.pop(event, ()):
+            del self._blocked[thread_block]
+            ready.append(thread_block)
 
     def _work(self, at: At, step: Step, inbound: Connection, ready: deque[tuple[int, int]]) -> list[Held]:
         """Run a step without its push, and return the contents to push."""
@@ -217,12 +221,12 @@ class Machine:
     # ---- races
 
     def _begin(self, at: At, step: Step) -> None:
-        rank, strand, index = at
-        before = self._clocks.get((rank, strand, index - 1))
-        clock = list(before) if before is not None else [0] * len(self._strands[rank])
+        rank, thread_block, index = at
+        before = self._clocks.get((rank, thread_block, index - 1))
+        clock = list(before) if before is not None else [0] * len(self._thread_blocks[rank])
         for other, done in step.waits:
             clock = [max(pair) for pair in zip(clock, self._clocks[rank, other, done], strict=True)]
-        clock[strand] = index + 1
+        clock[thread_block] = index + 1
         self._clocks[at] = clock
 
     def _note_read(self, at: At, place: tuple[int, str, int]) -> None:
@@ -261,10 +265,10 @@ class Machine:
         return False
 
     def _before(self, at: At) -> Iterator[At]:
-        rank, strand, index = at
+        rank, thread_block, index = at
         if index > 0:
-            yield (rank, strand, index - 1)
-        for other, done in self._strands[rank][strand][index].waits:
+            yield (rank, thread_block, index - 1)
+        for other, done in self._thread_blocks[rank][thread_block][index].waits:
             yield (rank, other, done)
         if at in self._pushers:
             yield self._pushers[at]
@@ -273,14 +277,14 @@ class Machine:
 
     def text(self, at: At) -> str:
         """Text for messages: the position of a step, its opcode and its chunks."""
-        rank, strand, index = at
-        step = self._strands[rank][strand][index]
+        rank, thread_block, index = at
+        step = self._thread_blocks[rank][thread_block][index]
         places = "".join(
             f" {word} {place[0]}[{place[1]}]"
             for word, place in (("from", step.source), ("at", step.destination))
             if place is not None
         )
-        return f"rank {rank} strand {strand} step {index} ({step.op}{places})"
+        return f"rank {rank} thread block {thread_block} step {index} ({step.op}{places})"
 
     def _report_deadlock(self) -> None:
         """Follow the waits to a cycle or to an event that never happens, and raise DeadlockError."""
@@ -298,17 +302,17 @@ class Machine:
         lines = lines[begin:]
         what = "wait for each other" if where in path else "wait for events that never happen"
         text = "\n  ".join(lines)
-        raise DeadlockError(f"with {self._slots} slots, strands {what}:\n  {text}", lines)
+        raise DeadlockError(f"with {self._slots} slots, thread blocks {what}:\n  {text}", lines)
 
     def _owners(self) -> dict[object, tuple[int, int]]:
         """The thread block that ends a wait for a message or a slot, by the event."""
         owners: dict[object, tuple[int, int]] = {}
         for rank, one in enumerate(self._program.programs):
-            for index, strand in enumerate(one.strands):
-                if strand.send >= 0:
-                    owners["message", (rank, strand.send, strand.channel)] = (rank, index)
-                if strand.receive >= 0:
-                    owners["slot", (strand.receive, rank, strand.channel)] = (rank, index)
+            for index, thread_block in enumerate(one.thread_blocks):
+                if thread_block.send >= 0:
+                    owners["message", (rank, thread_block.send, thread_block.channel)] = (rank, index)
+                if thread_block.receive >= 0:
+                    owners["slot", (thread_block.receive, rank, thread_block.channel)] = (rank, index)
         return owners
 
     def _culprit(self, reason: object, owners: dict[object, tuple[int, int]]) -> tuple[int, int]:

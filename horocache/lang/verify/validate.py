@@ -45,7 +45,10 @@ def check_structure(program: CompiledProgram, collective: Collective) -> None:
                 f"/program/programs/{rank}: the buffers have more than {MAX_CHUNKS} fine chunks in all."
             )
         _check_rank(program, one, rank, extents, collective.classes)
-    if sum(step.count for one in program.programs for strand in one.strands for step in strand.steps) > MAX_CHUNKS:
+    if (
+        sum(step.count for one in program.programs for thread_block in one.thread_blocks for step in thread_block.steps)
+        > MAX_CHUNKS
+    ):
         raise VerificationError(f"/program/programs: the steps have more than {MAX_CHUNKS} fine chunks in all.")
     _check_connections(program)
 
@@ -68,20 +71,22 @@ def _extents(program: CompiledProgram, one: RankProgram, rank: int, collective: 
 
 
 def _check_rank(program: CompiledProgram, one: RankProgram, rank: int, extents: dict[str, int], classes: int) -> None:
-    for s, strand in enumerate(one.strands):
-        where = f"/program/programs/{rank}/strands/{s}"
-        _in_range(f"{where}/channel", strand.channel, 0, MAX_CHANNEL)
-        for word, peer in (("send", strand.send), ("receive", strand.receive)):
+    for s, thread_block in enumerate(one.thread_blocks):
+        where = f"/program/programs/{rank}/thread_blocks/{s}"
+        _in_range(f"{where}/channel", thread_block.channel, 0, MAX_CHANNEL)
+        for word, peer in (("send", thread_block.send), ("receive", thread_block.receive)):
             _in_range(f"{where}/{word}", peer, -1, program.ranks - 1)
             if peer == rank:
                 raise VerificationError(f"{where}/{word}: rank {rank} has no connection with itself.")
-        if not strand.steps:
+        if not thread_block.steps:
             raise VerificationError(f"{where}/steps: there are none.")
-        for i, step in enumerate(strand.steps):
+        for i, step in enumerate(thread_block.steps):
             at = f"{where}/steps/{i}"
-            for word, peer, ops in (("send", strand.send, PUSHES), ("receive", strand.receive, POPS)):
+            for word, peer, ops in (("send", thread_block.send, PUSHES), ("receive", thread_block.receive, POPS)):
                 if step.op in ops and peer < 0:
-                    raise VerificationError(f"{at}/op: {step.op} in a strand without a rank to {word} to or from.")
+                    raise VerificationError(
+                        f"{at}/op: {step.op} in a thread block without a rank to {word} to or from."
+                    )
             _check_step(program, step, at, extents)
             _check_classes(program, step, at, classes)
             _check_waits(one, s, step, at)
@@ -124,13 +129,13 @@ def _check_classes(program: CompiledProgram, step: Step, at: str, classes: int) 
             raise VerificationError(f"{at}/size_class: {step.size_class}, but {place[0]}[{place[1]}] is of {there}.")
 
 
-def _check_waits(one: RankProgram, strand: int, step: Step, at: str) -> None:
+def _check_waits(one: RankProgram, thread_block: int, step: Step, at: str) -> None:
     for i, (other, index) in enumerate(step.waits):
         where = f"{at}/waits/{i}"
-        _in_range(f"{where}/0", other, 0, len(one.strands) - 1)
-        _in_range(f"{where}/1", index, 0, len(one.strands[other].steps) - 1)
-        if other == strand:
-            raise VerificationError(f"{where}: a step waits for its own strand; those before it are over anyway.")
+        _in_range(f"{where}/0", other, 0, len(one.thread_blocks) - 1)
+        _in_range(f"{where}/1", index, 0, len(one.thread_blocks[other].steps) - 1)
+        if other == thread_block:
+            raise VerificationError(f"{where}: a step waits for its own thread block; those before it are over anyway.")
 
 
 def _check_connections(program: CompiledProgram) -> None:
@@ -154,9 +159,9 @@ def _check_connections(program: CompiledProgram) -> None:
 
 def _ends(program: CompiledProgram) -> Iterator[tuple[str, int, int, int, str]]:
     for rank, one in enumerate(program.programs):
-        for index, strand in enumerate(one.strands):
-            where = f"/program/programs/{rank}/strands/{index}"
-            if strand.send >= 0:
-                yield "send", rank, strand.send, strand.channel, where
-            if strand.receive >= 0:
-                yield "receive", strand.receive, rank, strand.channel, where
+        for index, thread_block in enumerate(one.thread_blocks):
+            where = f"/program/programs/{rank}/thread_blocks/{index}"
+            if thread_block.send >= 0:
+                yield "send", rank, thread_block.send, thread_block.channel, where
+            if thread_block.receive >= 0:
+                yield "receive", thread_block.receive, rank, thread_block.channel, where

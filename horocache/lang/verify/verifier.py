@@ -36,14 +36,14 @@ class Facts:
         replace = msgspec.structs.replace
         ranks = []
         for rank, one in enumerate(program.programs):
-            strands = []
-            for number, strand in enumerate(one.strands):
+            thread_blocks = []
+            for number, thread_block in enumerate(one.thread_blocks):
                 steps = tuple(
                     replace(step, finishes=(rank, number, index) in self.finishes)
-                    for index, step in enumerate(strand.steps)
+                    for index, step in enumerate(thread_block.steps)
                 )
-                strands.append(replace(strand, steps=steps))
-            ranks.append(replace(one, strands=tuple(strands)))
+                thread_blocks.append(replace(thread_block, steps=steps))
+            ranks.append(replace(one, thread_blocks=tuple(thread_blocks)))
         return replace(program, programs=tuple(ranks), rank_order=self.rank_order)
 
 

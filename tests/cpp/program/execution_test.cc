@@ -27,33 +27,33 @@ class Wires {
   class End final : public Connections {
    public:
     End(Wires* wires, const RankProgram* program, int rank) : wires_(*wires), program_(*program), rank_(rank) {}
-    std::byte* Claim(int strand) override {
-      if (Out(strand).size() >= wires_.slots_) return nullptr;
-      std::vector<std::byte>& slot = claimed_[strand];
+    std::byte* Claim(int thread_block) override {
+      if (Out(thread_block).size() >= wires_.slots_) return nullptr;
+      std::vector<std::byte>& slot = claimed_[thread_block];
       if (slot.empty()) slot.assign(kSlotBytes, std::byte{0xee});
       return slot.data();
     }
-    void Push(int strand, int64_t bytes) override {
+    void Push(int thread_block, int64_t bytes) override {
       ASSERT_LE(bytes, kSlotBytes);
-      claimed_[strand].resize(static_cast<size_t>(bytes));
-      Out(strand).push_back(std::move(claimed_[strand]));
-      claimed_[strand].clear();
+      claimed_[thread_block].resize(static_cast<size_t>(bytes));
+      Out(thread_block).push_back(std::move(claimed_[thread_block]));
+      claimed_[thread_block].clear();
       ++wires_.messages;
     }
-    const std::byte* Peek(int strand, int64_t) override {
+    const std::byte* Peek(int thread_block, int64_t) override {
       static const std::byte nothing{};
-      auto& queue = In(strand);
+      auto& queue = In(thread_block);
       return queue.empty() ? nullptr : queue.front().empty() ? &nothing : queue.front().data();
     }
-    void Pop(int strand) override { In(strand).pop_front(); }
+    void Pop(int thread_block) override { In(thread_block).pop_front(); }
 
    private:
-    std::deque<std::vector<std::byte>>& Out(int strand) {
-      const Strand& one = program_.strands[static_cast<size_t>(strand)];
+    std::deque<std::vector<std::byte>>& Out(int thread_block) {
+      const ThreadBlock& one = program_.thread_blocks[static_cast<size_t>(thread_block)];
       return wires_.queues_[{rank_, one.send, one.channel}];
     }
-    std::deque<std::vector<std::byte>>& In(int strand) {
-      const Strand& one = program_.strands[static_cast<size_t>(strand)];
+    std::deque<std::vector<std::byte>>& In(int thread_block) {
+      const ThreadBlock& one = program_.thread_blocks[static_cast<size_t>(thread_block)];
       return wires_.queues_[{one.receive, rank_, one.channel}];
     }
     Wires& wires_;
@@ -149,9 +149,9 @@ TEST(Execution, DescribesItsWaits) {
   int64_t budget = 1 << 20;
   EXPECT_TRUE(run.Advance(&budget));
   EXPECT_FALSE(run.Advance(&budget));
-  EXPECT_EQ(
-      run.Blocked(4),
-      (std::vector<std::string>{"rank 0 strand 0 step 1 of tile 0 waits for a message from rank 2 on channel 0"}));
+  EXPECT_EQ(run.Blocked(4),
+            (std::vector<std::string>{
+                "rank 0 thread block 0 step 1 of tile 0 waits for a message from rank 2 on channel 0"}));
   std::vector<int> ranks;
   run.AddWaitingFor(&ranks);
   EXPECT_EQ(ranks, (std::vector<int>{2}));

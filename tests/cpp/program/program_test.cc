@@ -19,9 +19,9 @@ Words Exchange() {
   for (const int64_t peer : {1, 0}) {
     const Words rank = {
         3,    2,  0, 1,                                // buffers: input, output, one scratch
-        2,                                             // number of thread blocks (strands)
-        peer, -1, 0, 1,                                // the first strand sends
-        0,    0,  1, 0,  0, -1, 0, 0, -1, peer, 0, 2,  // the second strand receives, and adds when all is sent
+        2,                                             // number of thread blocks (thread blocks)
+        peer, -1, 0, 1,                                // the first thread block sends
+        0,    0,  1, 0,  0, -1, 0, 0, -1, peer, 0, 2,  // the second thread block receives, and adds when all is sent
         1,    0,  1, -1, 0, 2,  0, 0, 3,  0,    1, 2, 0, 0, 0, 1, 0, 0};
     words.insert(words.end(), rank.begin(), rank.end());
   }
@@ -44,15 +44,15 @@ TEST(Program, DecodesAPackedProgram) {
   EXPECT_TRUE(program->in_place);
   const RankProgram& second = program->programs[1];
   EXPECT_EQ(second.extents, (std::vector<int64_t>{2, 0, 1}));
-  ASSERT_EQ(second.strands.size(), 2U);
-  EXPECT_EQ(second.strands[0].send, 0);
-  EXPECT_EQ(second.strands[1].receive, 0);
-  const Step& add = second.steps[second.strands[1].first_step + 1];
+  ASSERT_EQ(second.thread_blocks.size(), 2U);
+  EXPECT_EQ(second.thread_blocks[0].send, 0);
+  EXPECT_EQ(second.thread_blocks[1].receive, 0);
+  const Step& add = second.steps[second.thread_blocks[1].first_step + 1];
   EXPECT_EQ(add.op, StepOp::kReduce);
   EXPECT_EQ(add.source.buffer, 2);
   EXPECT_EQ(add.destination.buffer, kInput);
   ASSERT_EQ(add.num_waits, 1U);
-  EXPECT_EQ(second.waits[add.first_wait].strand, 0);
+  EXPECT_EQ(second.waits[add.first_wait].thread_block, 0);
 }
 
 TEST(Program, HasThePropertiesOfEachOperation) {
@@ -94,12 +94,12 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"Slots", 6, 9, "the number of slots is 9"}, Damage{"Buffers", 7, 1, "input and output are missing"},
         Damage{"ManyBuffers", 7, 1 << 20, "more than follow"},
         Damage{"Extent", 8, int64_t{1} << 40, "rank 0: the size of a buffer"},
-        Damage{"Strands", 11, int64_t{1} << 18, "the number of strands is 262144, more than follow"},
-        Damage{"Peer", 12, 2, "rank 0 strand 0: the rank that it sends to is 2"},
+        Damage{"ThreadBlocks", 11, int64_t{1} << 18, "the number of thread blocks is 262144, more than follow"},
+        Damage{"Peer", 12, 2, "rank 0 thread block 0: the rank that it sends to is 2"},
         Damage{"Itself", 12, 0, "a rank has no connection with itself"},
-        Damage{"NoPeer", 12, -1, "it sends, and the strand does not"},
+        Damage{"NoPeer", 12, -1, "it sends, and the thread block does not"},
         Damage{"Steps", 15, 400000, "the number of steps is 400000, more than follow"},
-        Damage{"Operation", 16, 16, "rank 0 strand 0 step 0: the operation is 16"},
+        Damage{"Operation", 16, 16, "rank 0 thread block 0 step 0: the operation is 16"},
         Damage{"Finish", 16, 8, "it finishes sums, and makes none"},
         Damage{"OtherOperation", 16, 1, "the source is given for a step that has none"},
         Damage{"Class", 17, 2, "the size class is 2"},
@@ -109,9 +109,9 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"NoSource", 19, -1, "the source is missing"}, Damage{"Index", 20, 2, "outside"},
         Damage{"NegativeIndex", 20, -1, "the source is -1"}, Damage{"Channel", 14, 1, "messages to rank 1 on channel"},
         Damage{"Waits", 35, 1 << 18, "the number of waits"},
-        Damage{"OtherWait", 44, 5, "rank 0 strand 1 step 1: it waits for a step that is not there"},
+        Damage{"OtherWait", 44, 5, "rank 0 thread block 1 step 1: it waits for a step that is not there"},
         Damage{"LaterWait", 45, 1, "it waits for a step that is not there"},
-        Damage{"OwnWait", 44, 1, "it waits for its own strand"}),
+        Damage{"OwnWait", 44, 1, "it waits for its own thread block"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Program, RefusesEveryOtherLength) {

@@ -34,11 +34,11 @@ inline Program Ring(int ranks, int32_t refinement) {
                                                : StepOp::kReceive;
       one.steps.push_back(MakeStep(op, (rank - turn - 1 + 2 * ranks) % ranks, refinement));
     }
-    Strand strand;
-    strand.send = (rank + 1) % ranks;
-    strand.receive = (rank - 1 + ranks) % ranks;
-    strand.num_steps = static_cast<uint32_t>(one.steps.size());
-    one.strands.push_back(strand);
+    ThreadBlock thread_block;
+    thread_block.send = (rank + 1) % ranks;
+    thread_block.receive = (rank - 1 + ranks) % ranks;
+    thread_block.num_steps = static_cast<uint32_t>(one.steps.size());
+    one.thread_blocks.push_back(thread_block);
     program.programs.push_back(one);
   }
   return program;

@@ -46,33 +46,33 @@ def execute(program: CompiledProgram, collective, slots: int, seed: int) -> dict
     """Run one random interleaving. Raises Stuck; AssertionError if messages do not fit or are left over."""
     rng = random.Random(seed)
     memory = initial_memory(collective, program.refinement)
-    strands = [(rank, s) for rank, one in enumerate(program.programs) for s in range(len(one.strands))]
-    done = dict.fromkeys(strands, 0)
+    thread_blocks = [(rank, s) for rank, one in enumerate(program.programs) for s in range(len(one.thread_blocks))]
+    done = dict.fromkeys(thread_blocks, 0)
     held: dict[tuple[int, int], list[Sum]] = {}
     queues: dict[tuple[int, int, int], deque[list[Sum]]] = {}
-    left = list(strands)
+    left = list(thread_blocks)
     while left:
         rng.shuffle(left)
         moved = [one for one in left if _advance(program, one, done, held, queues, memory, slots)]
         if not moved:
             raise Stuck
-        left = [one for one in left if done[one] < len(program.programs[one[0]].strands[one[1]].steps)]
+        left = [one for one in left if done[one] < len(program.programs[one[0]].thread_blocks[one[1]].steps)]
     assert not any(queues.values()), "messages are left over"
     return memory
 
 
 def _advance(program, one, done, held, queues, memory, slots) -> bool:
     rank, s = one
-    strand = program.programs[rank].strands[s]
-    if done[one] == len(strand.steps):
+    thread_block = program.programs[rank].thread_blocks[s]
+    if done[one] == len(thread_block.steps):
         return False
-    step = strand.steps[done[one]]
+    step = thread_block.steps[done[one]]
     began = one not in held
     if began:
         if any(done[rank, other] <= index for other, index in step.waits):
             return False
         if step.op.startswith("r") and step.op != "re":
-            queue = queues.setdefault((strand.receive, rank, strand.channel), deque())
+            queue = queues.setdefault((thread_block.receive, rank, thread_block.channel), deque())
             if not queue:
                 return False
             value = queue.popleft()
@@ -87,7 +87,7 @@ def _advance(program, one, done, held, queues, memory, slots) -> bool:
             place.update({step.destination[1] + i: part for i, part in enumerate(value)})
         held[one] = value
     if step.op in ("s", "rcs", "rrs", "rrcs"):
-        queue = queues.setdefault((rank, strand.send, strand.channel), deque())
+        queue = queues.setdefault((rank, thread_block.send, thread_block.channel), deque())
         if len(queue) >= slots:
             return began
         queue.append(held[one])

@@ -33,7 +33,9 @@ IN, OUT = Buffer.input, Buffer.output
 
 
 def ops(compiled):
-    return Counter(step.op for one in compiled.programs for strand in one.strands for step in strand.steps)
+    return Counter(
+        step.op for one in compiled.programs for thread_block in one.thread_blocks for step in thread_block.steps
+    )
 
 
 def check(program):
@@ -131,18 +133,20 @@ def _manual_ring(**options):
         for first in range(3):
             for step in range(2):
                 source, target = (first + 1 + step) % 3, (first + 2 + step) % 3
-                chunk(target, IN, first).reduce(chunk(source, IN, first), send_strand=0, recv_strand=0, channel=0)
+                chunk(target, IN, first).reduce(
+                    chunk(source, IN, first), send_thread_block=0, recv_thread_block=0, channel=0
+                )
             for step in range(2):
                 source, target = (first + step) % 3, (first + 1 + step) % 3
-                chunk(source, IN, first).copy(target, IN, first, send_strand=0, recv_strand=0, channel=0)
+                chunk(source, IN, first).copy(target, IN, first, send_thread_block=0, recv_thread_block=0, channel=0)
     return program
 
 
 def test_a_ring_is_merged_to_one_thread_block_per_rank():
     compiled = check(_manual_ring())
     for one in compiled.programs:
-        [strand] = one.strands
-        assert Counter(step.op for step in strand.steps) == Counter(["s", "rrs", "rrcs", "rcs", "r"])
+        [thread_block] = one.thread_blocks
+        assert Counter(step.op for step in thread_block.steps) == Counter(["s", "rrs", "rrcs", "rcs", "r"])
 
 
 def test_without_merging_there_are_more_steps_and_the_same_result():
@@ -169,14 +173,14 @@ def test_each_instance_runs_the_whole_program_on_its_own_channel():
     one = compile_program(algorithms.ring(4))
     four = check(algorithms.ring(4, instances=4))
     assert four.count_steps() == 4 * one.count_steps()
-    assert {strand.channel for strand in four.programs[0].strands} == {0, 1, 2, 3}
+    assert {thread_block.channel for thread_block in four.programs[0].thread_blocks} == {0, 1, 2, 3}
     assert four.refinement == 4
 
 
 def test_messages_are_spread_over_channels_unless_the_program_places_them():
     one, two = check(algorithms.ring(4)), check(algorithms.ring(4, channels=2))
-    assert [len(each.strands) for each in two.programs] == [2] * 4
-    assert {strand.channel for strand in two.programs[0].strands} == {0, 1}
+    assert [len(each.thread_blocks) for each in two.programs] == [2] * 4
+    assert {thread_block.channel for thread_block in two.programs[0].thread_blocks} == {0, 1}
     assert two.count_steps() == one.count_steps()
     for number in (0, 33):
         with pytest.raises(UsageError, match=f"channels is {number}"):
@@ -190,7 +194,9 @@ def _ahead(slots):
     with Program("ahead", AllReduce(2, 4, inplace=True), slots=slots, fuse=False) as program:
         for index in range(4):
             for rank in range(2):
-                chunk(rank, IN, index).copy(1 - rank, "other", index, send_strand=0, recv_strand=0, channel=0)
+                chunk(rank, IN, index).copy(
+                    1 - rank, "other", index, send_thread_block=0, recv_thread_block=0, channel=0
+                )
         for index in range(4):
             for rank in range(2):
                 chunk(rank, IN, index).reduce(chunk(rank, "other", index))
@@ -214,9 +220,9 @@ def _tree(factor):
 def test_only_the_fragment_is_parallelized():
     compiled = check(_tree(4))
     assert ops(compiled) == Counter(s=5, rrc=4, r=1)
-    zero = compiled.programs[0].strands
-    assert sorted(strand.channel for strand in zero if strand.receive == 1) == [1, 2, 3, 4]
-    assert [len(step.waits) for strand in zero for step in strand.steps if step.op == "s"] == [4]
+    zero = compiled.programs[0].thread_blocks
+    assert sorted(thread_block.channel for thread_block in zero if thread_block.receive == 1) == [1, 2, 3, 4]
+    assert [len(step.waits) for thread_block in zero for step in thread_block.steps if step.op == "s"] == [4]
 
 
 def test_fragments_within_fragments_multiply():
@@ -248,9 +254,9 @@ def test_a_thread_block_with_two_peers_in_one_direction_raises():
     with Program("two", AllReduce(3, 1, inplace=True)) as program:
         reduce((1, IN, 0), (0, IN, 0))
         reduce((2, IN, 0), (0, IN, 0))
-        chunk(0, IN, 0).copy(1, IN, 0, send_strand=1)
-        chunk(0, IN, 0).copy(2, IN, 0, send_strand=1)
-    with pytest.raises(ScheduleError, match=r"strand 1 of rank 0 sends to rank 1 and rank 2") as raised:
+        chunk(0, IN, 0).copy(1, IN, 0, send_thread_block=1)
+        chunk(0, IN, 0).copy(2, IN, 0, send_thread_block=1)
+    with pytest.raises(ScheduleError, match=r"thread block 1 of rank 0 sends to rank 1 and rank 2") as raised:
         compile_program(program)
     assert raised.value.location.file == __file__
 
@@ -258,24 +264,24 @@ def test_a_thread_block_with_two_peers_in_one_direction_raises():
 def test_two_thread_blocks_on_one_connection_with_a_given_channel_raise():
     def write(channel):
         def inner():
-            chunk(0, IN, 0).copy(1, IN, 0, send_strand=0, recv_strand=0, channel=channel)
-            chunk(0, IN, 1).copy(1, IN, 1, send_strand=1, recv_strand=1, channel=channel)
+            chunk(0, IN, 0).copy(1, IN, 0, send_thread_block=0, recv_thread_block=0, channel=channel)
+            chunk(0, IN, 1).copy(1, IN, 1, send_thread_block=1, recv_thread_block=1, channel=channel)
 
         return inner
 
-    with pytest.raises(ScheduleError, match=r"two strands of rank 0 are sending on one connection, to rank 1"):
+    with pytest.raises(ScheduleError, match=r"two thread blocks of rank 0 are sending on one connection, to rank 1"):
         compile_program(custom(2, 2, write(0)))
     compiled = check(custom(2, 2, write(None)))
-    assert [strand.channel for strand in compiled.programs[0].strands] == [0, 1]
+    assert [thread_block.channel for thread_block in compiled.programs[0].thread_blocks] == [0, 1]
 
 
 def test_manual_placements_are_kept():
     def write():
         for index in range(4):
-            chunk(0, IN, index).copy(1, IN, index, send_strand=index % 2, recv_strand=index % 2)
+            chunk(0, IN, index).copy(1, IN, index, send_thread_block=index % 2, recv_thread_block=index % 2)
 
     compiled = check(custom(2, 4, write))
-    assert [len(strand.steps) for strand in compiled.programs[0].strands] == [2, 2]
+    assert [len(thread_block.steps) for thread_block in compiled.programs[0].thread_blocks] == [2, 2]
 
 
 # ---- slots

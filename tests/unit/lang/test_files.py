@@ -57,7 +57,12 @@ def test_a_file_has_the_same_bytes_every_time(ring):
 
 def test_the_reader_computes_which_steps_finish_sums(ring):
     document = json.loads(encode(ring))
-    steps = [step for one in document["program"]["programs"] for strand in one["strands"] for step in strand["steps"]]
+    steps = [
+        step
+        for one in document["program"]["programs"]
+        for thread_block in one["thread_blocks"]
+        for step in thread_block["steps"]
+    ]
     finishing = [step for step in steps if step.get("finishes")]
     assert len(finishing) == 3 and all(step["op"].startswith("rr") for step in finishing)
     for step in steps:
@@ -123,14 +128,14 @@ def edit(path, value):
     return apply
 
 
-STEP = ("program", "programs", 0, "strands", 0, "steps", 0)
-STRAND = STEP[:5]
+STEP = ("program", "programs", 0, "thread_blocks", 0, "steps", 0)
+THREAD_BLOCK = STEP[:5]
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (edit(["version"], 2), "/version: 2; this horocache reads 1"),
+        (edit(["version"], 3), "/version: 3; this horocache reads 2"),
         (edit(["format"], "xml"), "/format: 'xml'"),
         (edit(["hash"], "sha256:0"), "/hash: the contents have sha256:"),
         (edit(["program", "name"], None), "missing required field `name`"),
@@ -148,25 +153,28 @@ STRAND = STEP[:5]
         (edit(["program", "collective", "name"], "other"), "/program/collective/inputs: 0 entries for 3 ranks"),
         (edit(["program", "collective", "chunk_factor"], 2), "outside of"),
         (edit(["program", "collective", "root"], 1), "/program/collective/root: allreduce has none"),
-        (edit([*STEP, "op"], "jump"), "/program/programs/0/strands/0/steps/0/op: Invalid enum value 'jump'"),
+        (edit([*STEP, "op"], "jump"), "/program/programs/0/thread_blocks/0/steps/0/op: Invalid enum value 'jump'"),
         (edit([*STEP, "op"], None), "missing required field `op`"),
-        (edit([*STEP, "op"], "r"), "/program/programs/0/strands/0/steps/0/source: given for r"),
-        (edit([*STEP, "count"], 0), "/program/programs/0/strands/0/steps/0/count: 0"),
-        (edit([*STEP, "count"], 2**40), "/program/programs/0/strands/0/steps/0/count: 1099511627776"),
-        (edit([*STEP, "count"], 10**40), "/program/programs/0/strands/0/steps/0/count"),
-        (edit([*STEP, "count"], 1.5), "/program/programs/0/strands/0/steps/0/count: Expected `int`, got `float`"),
-        (edit([*STEP, "count"], "1"), "/program/programs/0/strands/0/steps/0/count: Expected `int`, got `str`"),
+        (edit([*STEP, "op"], "r"), "/program/programs/0/thread_blocks/0/steps/0/source: given for r"),
+        (edit([*STEP, "count"], 0), "/program/programs/0/thread_blocks/0/steps/0/count: 0"),
+        (edit([*STEP, "count"], 2**40), "/program/programs/0/thread_blocks/0/steps/0/count: 1099511627776"),
+        (edit([*STEP, "count"], 10**40), "/program/programs/0/thread_blocks/0/steps/0/count"),
+        (edit([*STEP, "count"], 1.5), "/program/programs/0/thread_blocks/0/steps/0/count: Expected `int`, got `float`"),
+        (edit([*STEP, "count"], "1"), "/program/programs/0/thread_blocks/0/steps/0/count: Expected `int`, got `str`"),
         (edit([*STEP, "count"], float("nan")), "is not JSON"),
         (edit([*STEP, "count"], float("-inf")), "is not JSON"),
         (edit([*STEP, "source"], ["input", 3]), "/source/1: 3 and 1 chunks are outside of input's 3"),
         (edit([*STEP, "source"], ["input", -1]), "/source/1: -1"),
         (edit([*STEP, "source"], ["nothing", 0]), "/source/0: there is no buffer 'nothing'"),
         (edit([*STEP, "waits"], [[7, 0]]), "/waits/0/0: 7 is not from 0 to 0"),
-        (edit([*STEP, "waits"], [[0, 0]]), "/waits/0: a step waits for its own strand"),
-        (edit([*STRAND, "send"], 0), "/program/programs/0/strands/0/send: rank 0 has no connection with itself"),
-        (edit([*STRAND, "send"], 3), "/program/programs/0/strands/0/send: 3 is not from -1 to 2"),
-        (edit([*STRAND, "channel"], 5), "on channel 5 no thread block receives"),
-        (edit([*STRAND, "steps"], []), "/program/programs/0/strands/0/steps: there are none"),
+        (edit([*STEP, "waits"], [[0, 0]]), "/waits/0: a step waits for its own thread block"),
+        (
+            edit([*THREAD_BLOCK, "send"], 0),
+            "/program/programs/0/thread_blocks/0/send: rank 0 has no connection with itself",
+        ),
+        (edit([*THREAD_BLOCK, "send"], 3), "/program/programs/0/thread_blocks/0/send: 3 is not from -1 to 2"),
+        (edit([*THREAD_BLOCK, "channel"], 5), "on channel 5 no thread block receives"),
+        (edit([*THREAD_BLOCK, "steps"], []), "/program/programs/0/thread_blocks/0/steps: there are none"),
         (edit(["program", "programs", 0, "scratch"], {"input": 1}), "'input' is not the name of a scratch buffer"),
         (edit(["program", "programs", 0, "scratch"], {"s": 10**12}), "/scratch/s: 1000000000000"),
     ],
@@ -183,23 +191,23 @@ def test_a_wrong_value_raises_with_its_place(ring, change, text):
 
 def test_two_thread_blocks_on_one_connection_raise(ring):
     document = json.loads(encode(ring))
-    strands = document["program"]["programs"][0]["strands"]
-    strands.append(strands[0])
-    with pytest.raises(ProgramFileError, match="is the connection of /program/programs/0/strands/0 too"):
+    thread_blocks = document["program"]["programs"][0]["thread_blocks"]
+    thread_blocks.append(thread_blocks[0])
+    with pytest.raises(ProgramFileError, match="is the connection of /program/programs/0/thread_blocks/0 too"):
         decode(with_hash(document))
 
 
 def test_a_cycle_of_waits_raises(ring):
     document = json.loads(encode(ring))
     for one in document["program"]["programs"]:
-        one["strands"][0]["steps"].reverse()
+        one["thread_blocks"][0]["steps"].reverse()
     with pytest.raises(ProgramFileError, match="wait for"):
         decode(with_hash(document))
 
 
 def test_a_million_steps_raise_at_once(ring):
     document = json.loads(encode(ring))
-    steps = document["program"]["programs"][0]["strands"][0]["steps"]
+    steps = document["program"]["programs"][0]["thread_blocks"][0]["steps"]
     step = json.dumps(steps[0])
     steps.append("more")
     contents = json.dumps(document).replace('"more"', ", ".join([step] * 10**6))

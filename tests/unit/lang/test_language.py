@@ -241,8 +241,8 @@ def test_invalid_placements_raise():
         chunk(0, IN, 0).copy(1, IN, 0, channel=-1)
     with pytest.raises(UsageError, match="within one rank, which has none"), program():
         chunk(0, IN, 0).copy(0, IN, 1, channel=0)
-    with pytest.raises(UsageError, match="has one strand"), program():
-        chunk(0, IN, 0).copy(0, IN, 1, send_strand=0, recv_strand=1)
+    with pytest.raises(UsageError, match="has one thread block"), program():
+        chunk(0, IN, 0).copy(0, IN, 1, send_thread_block=0, recv_thread_block=1)
     with _Expect(UsageError, "instances of parallelize is 0"), program(), parallelize(0):
         pass
 

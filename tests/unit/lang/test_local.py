@@ -29,12 +29,15 @@ def test_local_runs_check_results_and_measure_times(machine):
 
 def test_a_wrong_result_is_found():
     ring = compile_program(algorithms.ring(3))
-    [strand] = ring.programs[0].strands
+    [thread_block] = ring.programs[0].thread_blocks
     no_addition = {"rrc": "r", "rrcs": "rcs"}
     steps = tuple(
-        msgspec.structs.replace(step, op=no_addition.get(step.op, step.op), finishes=False) for step in strand.steps
+        msgspec.structs.replace(step, op=no_addition.get(step.op, step.op), finishes=False)
+        for step in thread_block.steps
     )
-    first = msgspec.structs.replace(ring.programs[0], strands=(msgspec.structs.replace(strand, steps=steps),))
+    first = msgspec.structs.replace(
+        ring.programs[0], thread_blocks=(msgspec.structs.replace(thread_block, steps=steps),)
+    )
     broken = msgspec.structs.replace(ring, programs=(first, *ring.programs[1:]))
     with pytest.raises(WrongResultError, match=r"rank \d, output chunk \d, element \d+: \d+ instead of \d+"):
         run_locally(broken, 300, "int32", seed=1)
@@ -62,18 +65,18 @@ def test_a_stuck_program_raises_with_the_wait_of_every_thread_block(seed):
     good = compile_program(program)
     ranks = []
     for one in good.programs:
-        receives = next(i for i, strand in enumerate(one.strands) if strand.receive >= 0)
-        sends = next(i for i, strand in enumerate(one.strands) if strand.send >= 0)
+        receives = next(i for i, thread_block in enumerate(one.thread_blocks) if thread_block.receive >= 0)
+        sends = next(i for i, thread_block in enumerate(one.thread_blocks) if thread_block.send >= 0)
         if receives == sends:
-            pytest.skip("the compiler has put both into one strand")
-        strands = list(one.strands)
-        first, *more = strands[sends].steps
-        strands[sends] = msgspec.structs.replace(
-            strands[sends], steps=(msgspec.structs.replace(first, waits=((receives, 0),)), *more)
+            pytest.skip("the compiler has put both into one thread block")
+        thread_blocks = list(one.thread_blocks)
+        first, *more = thread_blocks[sends].steps
+        thread_blocks[sends] = msgspec.structs.replace(
+            thread_blocks[sends], steps=(msgspec.structs.replace(first, waits=((receives, 0),)), *more)
         )
-        ranks.append(msgspec.structs.replace(one, strands=tuple(strands)))
+        ranks.append(msgspec.structs.replace(one, thread_blocks=tuple(thread_blocks)))
     stuck = msgspec.structs.replace(good, programs=tuple(ranks))
-    with pytest.raises(StallError, match=r"(?s)rank 0 strand .* waits for .*rank 1 strand .* waits for"):
+    with pytest.raises(StallError, match=r"(?s)rank 0 thread block .* waits for .*rank 1 thread block .* waits for"):
         run_locally(stuck, 10, seed=seed, patience_s=0.2)
 
 

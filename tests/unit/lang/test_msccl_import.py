@@ -100,7 +100,7 @@ def test_a_receive_reduce_from_another_place_becomes_a_copy_and_a_reduction():
       </tb></gpu></algo>"""
     collective = Custom("sum at one", 2, 1, 1, lambda r, c: [(0, 0), (1, 0)] if r else None)
     program = import_msccl(text, collective)
-    assert [step.op for step in program.programs[1].strands[0].steps] == ["cpy", "rrc"]
+    assert [step.op for step in program.programs[1].thread_blocks[0].steps] == ["cpy", "rrc"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_file_written_by_hand_gives_the_specified_results():
         memory = execute(program, collective, program.min_slots, seed)
         for rank in range(2):
             assert [memory[rank, "input"][i] for i in range(2)] == [{(0, i): 1, (1, i): 1} for i in range(2)]
-    adds = program.programs[0].strands[2].steps
+    adds = program.programs[0].thread_blocks[2].steps
     assert [(step.op, sorted(step.waits)) for step in adds] == [("re", [(0, 1), (1, 0)]), ("re", [(1, 1)])]
 
 
@@ -253,7 +253,7 @@ def test_ranks_that_both_receive_before_they_send_raise_with_the_cycle():
 
     with pytest.raises(ProgramFileError) as raised:
         import_msccl(two_ranks(both_receive(1), both_receive(0)))
-    for place in ("rank 0 strand 0 step 0 (rrc", "rank 1 strand 0 step 0 (rrc"):
+    for place in ("rank 0 thread block 0 step 0 (rrc", "rank 1 thread block 0 step 0 (rrc"):
         assert place in str(raised.value)
 
 
@@ -266,7 +266,7 @@ def test_thread_blocks_that_wait_for_each_other_raise_with_the_cycle():
     )
     with pytest.raises(ProgramFileError) as raised:
         import_msccl(two_ranks(crosswise, crosswise))
-    for place in ("strand 0 step 0 (cpy", "strand 1 step 0 (cpy"):
+    for place in ("thread block 0 step 0 (cpy", "thread block 1 step 0 (cpy"):
         assert place in str(raised.value)
 
 

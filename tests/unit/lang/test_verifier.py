@@ -18,7 +18,7 @@ from horocache.lang import (
     RaceError,
     RankProgram,
     Step,
-    Strand,
+    ThreadBlock,
     VerificationError,
     compile_program,
     verify,
@@ -30,17 +30,20 @@ from .random_programs import random_program
 replace = msgspec.structs.replace
 
 
-def _with_strand(program, rank, index, strand):
+def _with_thread_block(program, rank, index, thread_block):
     one = program.programs[rank]
-    strands = (*one.strands[:index], *strand, *one.strands[index + 1 :])
-    programs = (*program.programs[:rank], replace(one, strands=strands), *program.programs[rank + 1 :])
+    thread_blocks = (*one.thread_blocks[:index], *thread_block, *one.thread_blocks[index + 1 :])
+    programs = (*program.programs[:rank], replace(one, thread_blocks=thread_blocks), *program.programs[rank + 1 :])
     return replace(program, programs=programs)
 
 
 def _with_step(program, rank, index, at, steps):
-    strand = program.programs[rank].strands[index]
-    return _with_strand(
-        program, rank, index, [replace(strand, steps=(*strand.steps[:at], *steps, *strand.steps[at + 1 :]))]
+    thread_block = program.programs[rank].thread_blocks[index]
+    return _with_thread_block(
+        program,
+        rank,
+        index,
+        [replace(thread_block, steps=(*thread_block.steps[:at], *steps, *thread_block.steps[at + 1 :]))],
     )
 
 
@@ -73,16 +76,16 @@ DAMAGES = (
 
 
 def _damaged(program: CompiledProgram, rng: random.Random) -> CompiledProgram:
-    strands = [(rank, s) for rank, one in enumerate(program.programs) for s in range(len(one.strands))]
-    rank, index = rng.choice(strands)
-    strand = program.programs[rank].strands[index]
+    thread_blocks = [(rank, s) for rank, one in enumerate(program.programs) for s in range(len(one.thread_blocks))]
+    rank, index = rng.choice(thread_blocks)
+    thread_block = program.programs[rank].thread_blocks[index]
     if rng.random() < 0.3:
-        steps = list(strand.steps)
+        steps = list(thread_block.steps)
         a, b = rng.randrange(len(steps)), rng.randrange(len(steps))
         steps[a], steps[b] = steps[b], steps[a]
-        return _with_strand(program, rank, index, [replace(strand, steps=tuple(steps))])
-    at = rng.randrange(len(strand.steps))
-    return _with_step(program, rank, index, at, rng.choice(DAMAGES)(rng, strand.steps[at]))
+        return _with_thread_block(program, rank, index, [replace(thread_block, steps=tuple(steps))])
+    at = rng.randrange(len(thread_block.steps))
+    return _with_step(program, rank, index, at, rng.choice(DAMAGES)(rng, thread_block.steps[at]))
 
 
 def test_a_damaged_program_raises_or_is_still_correct():
@@ -126,22 +129,22 @@ def _specified(program, written, fine):
 class Hand:
     """Two ranks that exchange and add up one chunk, written as thread blocks."""
 
-    strands: tuple[tuple[Strand, ...], tuple[Strand, ...]]
+    thread_blocks: tuple[tuple[ThreadBlock, ...], tuple[ThreadBlock, ...]]
     slots: int = 1
 
     def compiled(self) -> CompiledProgram:
-        programs = tuple(RankProgram(strands, {"tmp": 1}) for strands in self.strands)
+        programs = tuple(RankProgram(thread_blocks, {"tmp": 1}) for thread_blocks in self.thread_blocks)
         return CompiledProgram("hand", Promise("allreduce", 1, True), 2, programs, min_slots=self.slots)
 
 
 IN, TMP = ("input", 0), ("tmp", 0)
 
 
-def _exchange(peer: int, first: str) -> tuple[Strand, ...]:
+def _exchange(peer: int, first: str) -> tuple[ThreadBlock, ...]:
     send, receive = Step("s", 1, IN), Step("r", 1, None, TMP)
     add = Step("re", 1, TMP, IN)
     steps = (send, receive, add) if first == "send" else (receive, send, add)
-    return (Strand(steps, peer, peer),)
+    return (ThreadBlock(steps, peer, peer),)
 
 
 def _verify(hand: Hand) -> None:
@@ -156,28 +159,33 @@ def test_receives_before_sends_on_both_ranks_are_a_deadlock_with_its_cycle():
     with pytest.raises(DeadlockError) as raised:
         _verify(Hand((_exchange(1, "receive"), _exchange(0, "receive"))))
     assert len(raised.value.cycle) == 2
-    assert "rank 0 strand 0 step 0 (r at tmp[0]) waits for a message from rank 1 on channel 0" in str(raised.value)
+    assert "rank 0 thread block 0 step 0 (r at tmp[0]) waits for a message from rank 1 on channel 0" in str(
+        raised.value
+    )
 
 
 def test_thread_blocks_that_wait_for_each_other_are_a_deadlock_with_its_cycle():
-    send = Strand((Step("s", 1, IN, waits=((1, 1),)),), 1)
-    receive = Strand((Step("r", 1, None, TMP, waits=((0, 0),)), Step("re", 1, TMP, IN)), -1, 1)
+    send = ThreadBlock((Step("s", 1, IN, waits=((1, 1),)),), 1)
+    receive = ThreadBlock((Step("r", 1, None, TMP, waits=((0, 0),)), Step("re", 1, TMP, IN)), -1, 1)
     with pytest.raises(DeadlockError, match="wait for each other") as raised:
         _verify(Hand(((send, receive), _exchange(0, "send"))))
-    assert [line.split(" (")[0] for line in raised.value.cycle] == ["rank 0 strand 0 step 0", "rank 0 strand 1 step 0"]
+    assert [line.split(" (")[0] for line in raised.value.cycle] == [
+        "rank 0 thread block 0 step 0",
+        "rank 0 thread block 1 step 0",
+    ]
 
 
 def test_a_missing_wait_is_a_race():
-    send = Strand((Step("s", 1, IN),), 1)
-    receive = Strand((Step("rrc", 1, None, IN),), -1, 1)
+    send = ThreadBlock((Step("s", 1, IN),), 1)
+    receive = ThreadBlock((Step("rrc", 1, None, IN),), -1, 1)
     with pytest.raises(RaceError, match=r"both use input\[0\] of rank"):
-        _verify(Hand(((send, receive), (Strand(send.steps, 0), Strand(receive.steps, -1, 0)))))
+        _verify(Hand(((send, receive), (ThreadBlock(send.steps, 0), ThreadBlock(receive.steps, -1, 0)))))
 
 
 def test_an_order_through_another_rank_is_no_race():
     """Rank 0 sends its chunk; rank 1 answers with the sum, which rank 0 may then store."""
-    zero = (Strand((Step("s", 1, IN),), 1), Strand((Step("r", 1, None, IN),), -1, 1))
-    one = (Strand((Step("rrcs", 1, None, IN),), 0, 0),)
+    zero = (ThreadBlock((Step("s", 1, IN),), 1), ThreadBlock((Step("r", 1, None, IN),), -1, 1))
+    one = (ThreadBlock((Step("rrcs", 1, None, IN),), 0, 0),)
     _verify(Hand((zero, one)))
 
 
@@ -189,7 +197,7 @@ def test_more_sends_than_slots_are_a_deadlock_with_few_slots_only():
         Step("r", 1, None, TMP),
         Step("re", 1, TMP, IN),
     )
-    both = (Strand(steps, 1, 1),), (Strand(steps, 0, 0),)
+    both = (ThreadBlock(steps, 1, 1),), (ThreadBlock(steps, 0, 0),)
     with pytest.raises(DeadlockError, match="with 1 slots"):
         _verify(Hand(both))
     _verify(Hand(both, slots=2))
@@ -199,7 +207,7 @@ def test_a_message_that_is_never_received_is_an_error():
     steps = (Step("s", 1, IN), Step("r", 1, None, TMP), Step("re", 1, TMP, IN))
     more = (Step("s", 1, IN), Step("s", 1, IN), *steps[1:])
     with pytest.raises(VerificationError, match="1 messages from rank 0 to rank 1 on channel 0 are never received"):
-        _verify(Hand(((Strand(more, 1, 1),), (Strand(steps, 0, 0),)), slots=2))
+        _verify(Hand(((ThreadBlock(more, 1, 1),), (ThreadBlock(steps, 0, 0),)), slots=2))
 
 
 def test_the_interpreter_gets_stuck_where_the_verifier_finds_a_deadlock():

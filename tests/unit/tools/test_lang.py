@@ -64,7 +64,9 @@ def test_an_algorithm_of_the_library_is_compiled_and_checked(capsys, tmp_path):
     path = tmp_path / "ring.program.json"
     code, out, _ = run(capsys, "compile", "ring", 4, "--instances", 2, "--max-bytes", 65536, "-o", path)
     assert code == 0
-    assert out == (f"{path}: allreduce by ring, 4 ranks, 56 steps, up to 2 strands a rank, 1 slot, not in rank order\n")
+    assert out == (
+        f"{path}: allreduce by ring, 4 ranks, 56 steps, up to 2 thread blocks a rank, 1 slot, not in rank order\n"
+    )
     assert load_program(path).max_bytes == 65536
     assert run(capsys, "check", path) == (0, out, "")
 
@@ -109,7 +111,10 @@ def test_wrong_files_are_named_and_the_other_files_are_checked(capsys, tmp_path)
     bad.write_text(json.dumps(document))
     code, out, err = run(capsys, "check", bad, good, tmp_path / "none")
     assert code == 1
-    assert out == f"{good}: allreduce by all_pairs, 2 ranks, 9 steps, up to 2 strands a rank, 1 slot, in rank order\n"
+    assert (
+        out
+        == f"{good}: allreduce by all_pairs, 2 ranks, 9 steps, up to 2 thread blocks a rank, 1 slot, in rank order\n"
+    )
     first, second = err.splitlines()
     assert first.startswith(f"{bad}: /hash: ")
     assert second.startswith(f"{tmp_path / 'none'}: cannot be opened")
@@ -127,7 +132,7 @@ def test_a_program_is_drawn_and_described(capsys, tmp_path):
     assert any(text.startswith("rrcs ") for text in texts)
     code, out, _ = run(capsys, "show", "ring", 2)
     assert code == 0
-    assert out.splitlines()[2:4] == ["  strand 0: from 1, to 1, channel 0", "    0: s from input[1:2]"]
+    assert out.splitlines()[2:4] == ["  thread block 0: from 1, to 1, channel 0", "    0: s from input[1:2]"]
 
 
 def test_the_drawing_of_a_file_has_no_written_operations(capsys, tmp_path):

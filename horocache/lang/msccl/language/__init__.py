@@ -283,10 +283,10 @@ class Ref:
 
     def _placed(self, remote: bool, sendtb: int, recvtb: int, ch: int) -> dict[str, Any]:
         manual = self.prog.threadblock_policy == ThreadblockPolicy.manual
-        strands = {"send_strand": sendtb if manual else -1, "recv_strand": recvtb if manual else -1}
+        thread_blocks = {"send_thread_block": sendtb if manual else -1, "recv_thread_block": recvtb if manual else -1}
         if not remote:  # a local step runs in one thread block, the sender's
-            strands["recv_strand"] = -1
-        placed = {**strands, "channel": ch if remote else -1}
+            thread_blocks["recv_thread_block"] = -1
+        placed = {**thread_blocks, "channel": ch if remote else -1}
         return {what: None if number == -1 else number for what, number in placed.items()}
 
     def split(self, num: int) -> list[Ref]:

@@ -111,15 +111,15 @@ def _blocks(rank: int, one: RankProgram) -> list[Threadblock]:
     blocks = [
         Threadblock(
             s,
-            strand.channel,
-            strand.send,
-            strand.receive,
-            [_op(rank, s, i, strand.channel, step) for i, step in enumerate(strand.steps)],
+            thread_block.channel,
+            thread_block.send,
+            thread_block.receive,
+            [_op(rank, s, i, thread_block.channel, step) for i, step in enumerate(thread_block.steps)],
         )
-        for s, strand in enumerate(one.strands)
+        for s, thread_block in enumerate(one.thread_blocks)
     ]
-    for block, strand in zip(blocks, one.strands, strict=True):
-        for op, step in zip(block.ops, strand.steps, strict=True):
+    for block, thread_block in zip(blocks, one.thread_blocks, strict=True):
+        for op, step in zip(block.ops, thread_block.steps, strict=True):
             op.depends = [blocks[other].ops[index] for other, index in step.waits]
     return blocks
 
