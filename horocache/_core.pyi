@@ -135,8 +135,8 @@ class Runtime:
     def next_set(self) -> int: ...  # the lowest number that a new set can have on this rank
     def propose_set(self, number: int, ranks: Sequence[int]) -> int: ...  # handle of the operation that agrees
     def declare_set(self, number: int, ranks: Sequence[int]) -> None: ...  # instead of propose_set; only members call
-    def meet_set(self, number: int) -> None: ...  # after the operation: connects the members on this host
-    def enter_set(self, number: int) -> None: ...  # after meet_set on all ranks: connects the hosts, opens the set
+    def connect_set(self, number: int) -> None: ...  # after the operation: connects the members on this host
+    def open_set(self, number: int) -> None: ...  # after connect_set on all ranks: connects the hosts, opens the set
     def propose_removal(self, number: int) -> int: ...  # handle of the operation that agrees
     def leave_set(self, number: int) -> None: ...  # after the operation: removes the set
     def drop_set(self, number: int) -> None: ...  # undoes an addition that failed on a rank

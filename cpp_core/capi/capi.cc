@@ -352,13 +352,13 @@ int hc_declare_set(hc_runtime* runtime, int32_t number, const hc_process_set* se
   return Guarded(error, [&] { return runtime->runtime->DeclareSet(static_cast<uint32_t>(number), RanksOf(*set)); });
 }
 
-int hc_meet_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error) {
+int hc_connect_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error) {
   return Guarded(error,
-                 [&] { return runtime->runtime->MeetSet(static_cast<uint32_t>(number), Asking(go_on, context)); });
+                 [&] { return runtime->runtime->ConnectSet(static_cast<uint32_t>(number), Asking(go_on, context)); });
 }
 
-int hc_enter_set(hc_runtime* runtime, int32_t number, hc_error* error) {
-  return Guarded(error, [&] { return runtime->runtime->EnterSet(static_cast<uint32_t>(number)); });
+int hc_open_set(hc_runtime* runtime, int32_t number, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->OpenSet(static_cast<uint32_t>(number)); });
 }
 
 int hc_propose_removal(hc_runtime* runtime, int32_t number, int64_t* handle, hc_error* error) {

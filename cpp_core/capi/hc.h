@@ -28,7 +28,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 9
+#define HC_ABI_VERSION 10
 
 typedef enum {
   HC_OK = 0,
@@ -261,9 +261,9 @@ HC_API int hc_consume(hc_runtime* runtime, int64_t handle);
  * To add a set:
  * 1. All ranks choose one number that is not less than the hc_next_set of any rank.
  * 2. hc_propose_set submits an operation in which the ranks agree. Wait for it and consume it like any other.
- * 3. When the operation has succeeded, hc_meet_set connects the members on each host.
- * 4. When hc_meet_set has succeeded on all ranks, hc_enter_set connects the hosts and opens the set.
- * If the operation, hc_meet_set or hc_enter_set fails on a rank, all ranks must call hc_drop_set, which undoes the
+ * 3. When the operation has succeeded, hc_connect_set connects the members on each host.
+ * 4. When hc_connect_set has succeeded on all ranks, hc_open_set connects the hosts and opens the set.
+ * If the operation, hc_connect_set or hc_open_set fails on a rank, all ranks must call hc_drop_set, which undoes the
  * addition. The library does not tell the ranks whether a step has succeeded everywhere: the caller must.
  *
  * To remove a set: hc_propose_removal submits an operation in which the ranks agree. When it has succeeded,
@@ -277,8 +277,8 @@ HC_API int hc_propose_set(hc_runtime* runtime, int32_t number, const hc_process_
  * hc_propose_set and without an operation, and "all ranks" above means the members. It may have the ranks
  * of another set. To remove it, the members call hc_leave_set, without hc_propose_removal. */
 HC_API int hc_declare_set(hc_runtime* runtime, int32_t number, const hc_process_set* set, hc_error* error);
-HC_API int hc_meet_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error);
-HC_API int hc_enter_set(hc_runtime* runtime, int32_t number, hc_error* error);
+HC_API int hc_connect_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error);
+HC_API int hc_open_set(hc_runtime* runtime, int32_t number, hc_error* error);
 HC_API int hc_propose_removal(hc_runtime* runtime, int32_t number, int64_t* handle, hc_error* error);
 HC_API int hc_leave_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error);
 HC_API int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error);

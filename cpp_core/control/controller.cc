@@ -112,7 +112,7 @@ void Controller::SetLastDone(const std::string& name) {
   impl_->last_done.assign(name, 0, std::min(name.size(), wire::kMaxNameBytes));
 }
 
-void Controller::Tell(const std::string& note) {
+void Controller::SendNote(const std::string& note) {
   if (impl_->closed || note.empty()) return;
   impl_->note += (impl_->note.empty() ? "" : "\n") + note;
   ++impl_->changes;

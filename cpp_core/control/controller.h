@@ -121,7 +121,7 @@ class Controller {
   // The name of the last operation that this rank completed, for stall reports.
   void SetLastDone(const std::string& name);
   // Sends the note to the logs of all ranks, with the next round.
-  void Tell(const std::string& note);
+  void SendNote(const std::string& note);
   // This rank leaves: the next round announces it, and that round closes the set on all ranks.
   void Leave();
   // This rank cannot go on: the pending operations of all ranks fail with kAborted and this text.

@@ -169,11 +169,11 @@ void Runtime::TellNotStarted(const Status& why) {
   // arguments are the exception: all ranks reject them.
   if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
   const bool is_first = WhyJobLost(/*running=*/false).ok();  // no rank of this host has reported a failure before
-  Status told = why;                                         // kPeerLost names the lost rank
+  Status reason = why;                                       // kPeerLost names the lost rank
   if (is_first && why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok())
-    told = {StatusCode::kPeerLost, NotStarted(job_, why)};
-  TellHere(job_, is_first ? told : Status::Ok());
-  if (is_first) SendFailure(job_, told);
+    reason = {StatusCode::kPeerLost, NotStarted(job_, why)};
+  PublishFailure(job_, is_first ? reason : Status::Ok());
+  if (is_first) SendFailure(job_, reason);
   job_.mpi.Abandon();  // a late failure note must not reach the next job
 }
 
@@ -220,7 +220,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& j
 StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMembership site) {
   for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
   site.watch = watch_.get();
-  HC_RETURN_IF_ERROR(ConnectSet(config, job_, &site));
+  HC_RETURN_IF_ERROR(ConnectHosts(config, job_, &site));
   program::SharedMemorySource memory;
   if (heap_ != nullptr) {
     memory = [heap = heap_](int64_t bytes) -> std::shared_ptr<std::byte> {
@@ -256,7 +256,7 @@ void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
     if (heap != nullptr) heap->Close();
   };
   parts->given_up_elsewhere = [this] { return WhyJobLost(/*running=*/false); };
-  parts->tell_given_up = [this](const Status& why) { TellHere(job_, why); };
+  parts->tell_given_up = [this](const Status& why) { PublishFailure(job_, why); };
   parts->on_computes = [arena = job_.peers.arena, own = job_.identity.local_rank](int64_t now_ns) {
     arena->computed_ns(own).store(now_ns);
   };
@@ -279,7 +279,7 @@ Status Runtime::MakeLoop(const JobConfig& config) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
     StatusOr<SetMembership> site =
-        MeetInSet(config, job_, sets_, number, given ? config_.set_arenas.at(number - 1) : nullptr);
+        ConnectOnHost(config, job_, sets_, number, given ? config_.set_arenas.at(number - 1) : nullptr);
     if (!site.ok()) return site.status();
     StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(*site));
     if (!set.ok()) return set.status();

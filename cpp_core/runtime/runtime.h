@@ -109,19 +109,19 @@ class Runtime {
 
   // ---- adding and removing process sets: see Note [Process sets at run time] in process_sets.h
   //
-  // All ranks of the job call these functions in the same order. To add a set: ProposeSet; MeetSet when the operation
-  // of `handle`, in which the ranks agree, has succeeded; EnterSet when MeetSet has succeeded on all ranks. To remove
-  // it: ProposeRemoval; LeaveSet when its operation has succeeded. `go_on` is called several times a second; if it
-  // returns false, the call ends with kAborted.
+  // All ranks of the job call these functions in the same order. To add a set: ProposeSet; ConnectSet when the
+  // operation of `handle`, in which the ranks agree, has succeeded; OpenSet when ConnectSet has succeeded on all ranks.
+  // To remove it: ProposeRemoval; LeaveSet when its operation has succeeded. `go_on` is called several times a second;
+  // if it returns false, the call ends with kAborted.
   uint32_t NextSet() const { return sets_.next(); }
   Status ProposeSet(uint32_t number, std::vector<int> ranks, int64_t* handle);
   // Replaces ProposeSet if only the members know the set. No operation is run; "all ranks" then means all members.
   Status DeclareSet(uint32_t number, std::vector<int> ranks);
-  Status MeetSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
-  Status EnterSet(uint32_t number);
+  Status ConnectSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
+  Status OpenSet(uint32_t number);
   Status ProposeRemoval(uint32_t number, int64_t* handle);
   Status LeaveSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
-  // Undoes ProposeSet or DeclareSet, MeetSet and EnterSet, whichever were called; operations pending in the set fail.
+  // Undoes ProposeSet or DeclareSet, ConnectSet and OpenSet, whichever were called; operations pending in the set fail.
   // All ranks must call it, or none.
   Status DropSet(uint32_t number);
 
@@ -185,8 +185,9 @@ class Runtime {
   const RuntimeConfig config_;
   Job job_;
   ProcessSets sets_;
-  Mutex met_mutex_;
-  std::map<uint32_t, SetMembership> met_ HC_GUARDED_BY(met_mutex_);  // bootstrapped sets that were not entered yet
+  Mutex connected_mutex_;
+  // Connected sets that are not open yet.
+  std::map<uint32_t, SetMembership> connected_ HC_GUARDED_BY(connected_mutex_);
   Logger logger_;
   Metrics metrics_;
   Mutex stacks_mutex_;

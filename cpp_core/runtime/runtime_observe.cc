@@ -101,7 +101,7 @@ void Runtime::TellStacks(uint32_t process_set, const std::string& stacks) {
     summary = observe::StackSummary(stacks, own_folder_);
   }
   if (!summary.empty())
-    loop_->Tell(process_set, "(pid " + std::to_string(getpid()) + "), which others wait for, is " + summary);
+    loop_->SendNote(process_set, "(pid " + std::to_string(getpid()) + "), which others wait for, is " + summary);
 }
 
 }  // namespace horocache::runtime

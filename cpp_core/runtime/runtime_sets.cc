@@ -50,7 +50,7 @@ Status Runtime::DeclareSet(uint32_t number, std::vector<int> ranks) {
   return sets_.Declare(number, std::move(ranks));
 }
 
-Status Runtime::MeetSet(uint32_t number, const std::function<bool()>& go_on) {
+Status Runtime::ConnectSet(uint32_t number, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(sets_.CheckPending(number));
   if (!IsMember(number)) return Status::Ok();
   JobConfig config = ConfigOfJob();
@@ -58,22 +58,22 @@ Status Runtime::MeetSet(uint32_t number, const std::function<bool()>& go_on) {
     if (go_on && !go_on()) return {StatusCode::kAborted, "adding " + sets_.Describe(number) + " was interrupted"};
     return loop_->JobEnd();
   };
-  StatusOr<SetMembership> site = MeetInSet(config, job_, sets_, number);
+  StatusOr<SetMembership> site = ConnectOnHost(config, job_, sets_, number);
   if (!site.ok()) return site.status();
-  MutexLock lock(met_mutex_);
-  met_.insert_or_assign(number, std::move(*site));
+  MutexLock lock(connected_mutex_);
+  connected_.insert_or_assign(number, std::move(*site));
   return Status::Ok();
 }
 
-Status Runtime::EnterSet(uint32_t number) {
+Status Runtime::OpenSet(uint32_t number) {
   HC_RETURN_IF_ERROR(sets_.CheckPending(number));
   if (IsMember(number)) {
     SetMembership site;
     {
-      MutexLock lock(met_mutex_);
-      const auto met = met_.extract(number);
-      if (met.empty()) return InvalidArgumentError(sets_.Describe(number) + ": its ranks have not met");
-      site = std::move(met.mapped());
+      MutexLock lock(connected_mutex_);
+      const auto connected = connected_.extract(number);
+      if (connected.empty()) return InvalidArgumentError(sets_.Describe(number) + ": its ranks are not connected");
+      site = std::move(connected.mapped());
     }
     JobConfig config = ConfigOfJob();
     config.check = [this] { return loop_->JobEnd(); };
@@ -101,8 +101,8 @@ Status Runtime::DropSet(uint32_t number) {
   HC_RETURN_IF_ERROR(sets_.CheckPending(number));
   sets_.Close(number);
   {
-    MutexLock lock(met_mutex_);
-    met_.erase(number);
+    MutexLock lock(connected_mutex_);
+    connected_.erase(number);
   }
   if (IsMember(number)) loop_->Drop(number);
   return Status::Ok();

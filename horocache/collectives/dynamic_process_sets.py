@@ -66,8 +66,8 @@ def _add(session: Session, number: int, made: ProcessSet) -> None:
     agreed = session.runtime.propose_set(number, made.ranks)
     try:
         session.runtime.wait(agreed)
-        _together(number, made, session.runtime.meet_set, _tell_all, range(session.runtime.size))
-        _together(number, made, session.runtime.enter_set, _tell_all, range(session.runtime.size))
+        _together(number, made, session.runtime.connect_set, _tell_all, range(session.runtime.size))
+        _together(number, made, session.runtime.open_set, _tell_all, range(session.runtime.size))
     except BaseException:
         session.runtime.drop_set(number)
         raise
@@ -160,7 +160,7 @@ def add_set_of_members(ranks: Sequence[int], share: Share, take_number: Callable
         is_first = session.runtime.rank == ranks[0]
         number = int(share(str(take_number(least)) if is_first else "")[0])
         try:
-            for step in (declare, session.runtime.meet_set, session.runtime.enter_set):
+            for step in (declare, session.runtime.connect_set, session.runtime.open_set):
                 _together(number, made, step, share, ranks)
         except BaseException:
             if declared:

@@ -291,14 +291,14 @@ class Runtime:
         members = self._ffi.new("int32_t[]", list(ranks))
         yield self._ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
 
-    def meet_set(self, number: int) -> None:
+    def connect_set(self, number: int) -> None:
         """Connect the set's members on this host."""
-        call, null = self._lib.hc_meet_set, self._ffi.NULL
+        call, null = self._lib.hc_connect_set, self._ffi.NULL
         self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
 
-    def enter_set(self, number: int) -> None:
+    def open_set(self, number: int) -> None:
         """Connect the set's hosts and open the set."""
-        self._check(self._lib.hc_enter_set(self._live(), number, self._error))
+        self._check(self._lib.hc_open_set(self._live(), number, self._error))
 
     def propose_removal(self, number: int) -> int:
         """Begin to remove a process set; returns the handle of the operation in which all ranks agree."""

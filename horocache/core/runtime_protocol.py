@@ -127,11 +127,11 @@ class Runtime(Protocol):
     def declare_set(self, number: int, ranks: Sequence[int], /) -> None:
         """Begin to add a process set that its members make among themselves."""
 
-    def meet_set(self, number: int, /) -> None:
+    def connect_set(self, number: int, /) -> None:
         """Connect the set's members on this host."""
 
-    def enter_set(self, number: int, /) -> None:
-        """Connect the set's hosts and open the set; requires that :meth:`meet_set` has succeeded on all ranks."""
+    def open_set(self, number: int, /) -> None:
+        """Connect the set's hosts and open the set; requires that :meth:`connect_set` has succeeded on all ranks."""
 
     def propose_removal(self, number: int, /) -> int:
         """Begin to remove a process set; returns the handle of the operation in which all ranks agree."""

@@ -124,7 +124,7 @@ def test_a_set_that_fails_to_start_raises_on_its_members_and_on_others():
     with pytest.raises(hc.OutOfMemoryError) as failed:
         hc.init(process_sets=[[1, 2]])
     text = str(failed.value)
-    assert "the ranks of process set 1 (ranks 1, 2) could not meet: rank 1" in text and "ulimit -f" in text
+    assert "the ranks of process set 1 (ranks 1, 2) could not connect: rank 1" in text and "ulimit -f" in text
 
 
 @on_ranks(4, init=False)

@@ -242,7 +242,7 @@ def test_a_rank_that_drops_an_inline_allreduce_halfway_ends_the_job(rank, runtim
     array = np.ones(1)
     error = caught(lambda: [allreduce(runtime, array, name="x") for _ in range(20)])
     assert isinstance(error, InternalError if rank == 1 else AbortedError), error
-    assert "allreduce 'x': injected at data" in str(error) if rank == 1 else "rank 1 gave up" in str(error)
+    assert "allreduce 'x': injected at data" in str(error) if rank == 1 else "rank 1 abandoned" in str(error)
     assert isinstance(caught(lambda: allreduce(runtime, array, name="after")), AbortedError)
 
 

@@ -231,7 +231,7 @@ StatusOr<Peers> Alone(const BootstrapConfig& config) {
 
 StatusOr<Peers> Together(const BootstrapConfig& config) {
   const int64_t deadline_ns = NowNs() + config.timeout_ns;
-  StatusOr<SocketPlace> place = FindMeetingPlace(config);
+  StatusOr<SocketPlace> place = FindRendezvous(config);
   if (!place.ok()) return place.status();
   if (config.identity.rank != 0) return Worker(config, *place, deadline_ns).Run();
   StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(*place);

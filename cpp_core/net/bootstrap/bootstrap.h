@@ -52,8 +52,8 @@ struct BootstrapConfig {
   int64_t timeout_ns = 30'000'000'000;
   // The numbers that messages show for the ranks, by rank of this start-up; empty: the ranks themselves.
   std::vector<int> job_ranks = {};
-  // The event that the ranks start up for, as messages call it: a noun phrase; empty: init().
-  std::string meeting = {};
+  // Names the process set that the ranks connect to, for messages; empty: they connect to the job in init().
+  std::string process_set = {};
   // Called several times a second; start-up ends with the returned status if it is not ok. May be null.
   std::function<Status()> check;
 };

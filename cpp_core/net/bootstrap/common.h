@@ -19,9 +19,13 @@ class StartupPhrases {
   std::string Ranks(const std::vector<int>& ranks) const;
   // Without the number of all ranks.
   std::string Name(int rank) const { return NameRanks({Of(rank)}); }
-  std::string Come() const { return config_.meeting.empty() ? "call init()" : "come to " + config_.meeting; }
-  std::string Came() const { return config_.meeting.empty() ? "called init()" : "came to " + config_.meeting; }
-  std::string Before() const { return "before " + (config_.meeting.empty() ? "init()" : config_.meeting); }
+  std::string Come() const { return config_.process_set.empty() ? "call init()" : "connect to " + config_.process_set; }
+  std::string Came() const {
+    return config_.process_set.empty() ? "called init()" : "connected to " + config_.process_set;
+  }
+  std::string Before() const {
+    return config_.process_set.empty() ? "before init()" : "before it connects to " + config_.process_set;
+  }
 
  private:
   int Of(int rank) const;

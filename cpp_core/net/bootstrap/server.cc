@@ -116,8 +116,8 @@ bool Root::EverybodyIsHere() const {
 
 bool Root::Settled() const {
   if (!failure_.ok()) return (EverybodyIsHere() && rivals_.empty()) || NowNs() >= grace_until_ns_;
-  const auto told = [](const auto& client) { return client->gone || client->connection.flushed(); };
-  return phase_ == Phase::kDeciding && (std::ranges::all_of(clients_, told) || NowNs() >= deadline_ns_);
+  const auto answered = [](const auto& client) { return client->gone || client->connection.flushed(); };
+  return phase_ == Phase::kDeciding && (std::ranges::all_of(clients_, answered) || NowNs() >= deadline_ns_);
 }
 
 // Pids: this process's first, then by rank.
@@ -418,9 +418,9 @@ Status Root::Verdict() const {
 
 Status Root::Reject() {
   const Status verdict = Verdict();
-  const std::string told = EncodeStatus(ForOthers(words_.Name(0), verdict));
+  const std::string outcome = EncodeStatus(ForOthers(words_.Name(0), verdict));
   for (const auto& client : clients_) {
-    if (client->hello && !client->gone) client->connection.Queue(MessageType::kOutcome, told);
+    if (client->hello && !client->gone) client->connection.Queue(MessageType::kOutcome, outcome);
   }
   const int64_t until = NowNs() + kTellNs;
   while (NowNs() < until) {

@@ -170,7 +170,7 @@ Bound BindSocket(int fd, const SocketPlace& place) {
 
 std::string OwnDirectory(const std::string& base) { return base + "/horocache-" + std::to_string(geteuid()); }
 
-StatusOr<SocketPlace> FindMeetingPlace(const BootstrapConfig& config) {
+StatusOr<SocketPlace> FindRendezvous(const BootstrapConfig& config) {
   SocketPlace place;
   place.directory = config.directory;
   if (place.directory.empty()) {

@@ -27,7 +27,7 @@ struct SocketPlace {
 };
 
 // The place that the configuration names. kStartup if the path does not fit into a socket's address.
-StatusOr<SocketPlace> FindMeetingPlace(const BootstrapConfig& config);
+StatusOr<SocketPlace> FindRendezvous(const BootstrapConfig& config);
 
 // The place that the ranks use. Skips a directory (or file) of another user and tries the same name with .1, .2 and so
 // on. All ranks find the same directory, because it keeps its owner. kStartup if this user's directory is unusable (see

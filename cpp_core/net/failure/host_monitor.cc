@@ -118,7 +118,7 @@ void HostMonitor::Speak(int64_t now_ns) {
     AppendBytes(&stopped, StoppedEntry{.rank = static_cast<uint32_t>(rank), .for_ns = now_ns - since_ns});
     ++head.stopped;
   }
-  for (const auto& [rank, why] : told_) {
+  for (const auto& [rank, why] : reported_) {
     const LostEntry entry{static_cast<uint32_t>(rank), static_cast<uint32_t>(why.size())};
     const size_t bytes = sizeof(head) + stopped.size() + lost.size() + sizeof(entry) + why.size();
     if (head.lost == kMostLostTold || bytes > link_->max_frame_bytes()) break;
@@ -139,7 +139,7 @@ void HostMonitor::Speak(int64_t now_ns) {
 void HostMonitor::NoteLost(int rank, const Status& why, int64_t now_ns) {
   if (lost_[static_cast<size_t>(rank)]) return;
   lost_[static_cast<size_t>(rank)] = true;
-  told_.emplace_back(rank, EncodeStatus(why));
+  reported_.emplace_back(rank, EncodeStatus(why));
   unreported_ = true;
   LookAround(now_ns);
   if (!speaker_) return;

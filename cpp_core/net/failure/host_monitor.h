@@ -82,12 +82,12 @@ class HostMonitor {
   const std::unique_ptr<Link> link_;
   const int own_host_;
   std::vector<Host> hosts_;
-  std::vector<std::pair<int, std::string>> told_;  // lost ranks of this host, with their encoded Status
-  std::map<int, int64_t> stopped_since_ns_;        // by rank, of all hosts: since when it has not run
-  std::vector<bool> lost_;                         // by rank
+  std::vector<std::pair<int, std::string>> reported_;  // lost ranks of this host, with their encoded Status
+  std::map<int, int64_t> stopped_since_ns_;            // by rank, of all hosts: since when it has not run
+  std::vector<bool> lost_;                             // by rank
   std::deque<Loss> losses_;
   bool speaker_ = false;
-  bool unreported_ = false;  // true: told_ has an entry that was not reported yet
+  bool unreported_ = false;  // true: reported_ has an entry that was not reported yet
   int64_t looked_ns_ = 0;
   int64_t spoke_ns_ = 0;
 };

@@ -120,7 +120,7 @@ class HostsChannel final : public RuntimeChannel {
   std::vector<Host> hosts_;    // by number of host; used on leaders
   std::deque<Arrived> arrived_;
   std::string scratch_;
-  bool told_ = false;
+  bool reported_ = false;
   Status broken_;
 };
 
@@ -285,7 +285,7 @@ bool HostsChannel::Progress() {
 
 // A leader informs the other leaders and the ranks of its host; another rank informs its leader.
 void HostsChannel::NotifyLost(const Status& why) {
-  if (std::exchange(told_, true)) return;
+  if (std::exchange(reported_, true)) return;
   const Envelope envelope{static_cast<uint32_t>(config_.rank), kToAll};
   const std::string status = EncodeStatus(why);
   if (link_ == nullptr) {

@@ -98,17 +98,17 @@ class Rank0 {
     Status verdict = gathered.ok() ? Compare() : gathered;
     Placement placement;
     if (verdict.ok()) placement = PlaceAll(arrivals_);
-    const Status told =
-        Tell(EncodeTexts({EncodeStatus(ForOthers("rank 0", verdict)), verdict.ok() ? EncodePlacement(placement) : ""}));
+    const Status sent = SendOutcome(
+        EncodeTexts({EncodeStatus(ForOthers("rank 0", verdict)), verdict.ok() ? EncodePlacement(placement) : ""}));
     if (!verdict.ok()) return verdict;
-    if (!told.ok()) return told;
+    if (!sent.ok()) return sent;
     return placement;
   }
 
  private:
   Status Gather(int64_t deadline_ns);
   Status Compare() const;
-  Status Tell(const std::string& verdict);
+  Status SendOutcome(const std::string& verdict);
 
   const Communicator& comm_;
   const int64_t timeout_ns_, waited_ns_;
@@ -155,7 +155,7 @@ Status Rank0::Compare() const {
                                         differences + "\nMake them equal on all ranks."};
 }
 
-Status Rank0::Tell(const std::string& verdict) {
+Status Rank0::SendOutcome(const std::string& verdict) {
   auto payload = std::make_unique<std::string>(verdict);
   std::vector<MpiRequest> requests(static_cast<size_t>(comm_.size()), comm_.mpi().null_request());
   Status status;
@@ -214,7 +214,7 @@ std::vector<int> Placement::RanksOn(int host) const {
 
 StatusOr<Placement> BootstrapOverMpi(const Communicator& comm, const Introduction& introduction, int64_t timeout_ns,
                                      const WaitCheck& check, int64_t waited_ns) {
-  const Watchdog watchdog = Watchdog::OfStep(comm.rank(), timeout_ns, "ranks met");
+  const Watchdog watchdog = Watchdog::OfStep(comm.rank(), timeout_ns, "the ranks exchanged their addresses");
   Arrival own;
   own.hello.rank = static_cast<uint32_t>(comm.rank());
   own.hello.size = static_cast<uint32_t>(comm.size());

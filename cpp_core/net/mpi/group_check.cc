@@ -31,13 +31,13 @@ class Comparison {
         deadline_ns_(NowNs() + timeout_ns) {}
 
   Status Run() {
-    if (mpi_.Rank(comm_) != lowest_) return Tell();
+    if (mpi_.Rank(comm_) != lowest_) return SendList();
     const Status verdict = Hear();
-    const std::string told = EncodeStatus(ForOthers("rank " + std::to_string(lowest_), verdict));
+    const std::string outcome = EncodeStatus(ForOthers("rank " + std::to_string(lowest_), verdict));
     Status sent;
     const int64_t deadline_ns = NowNs() + kLastWordNs;
     for (const int rank : came_) {
-      Status late = SendInTime(mpi_, comm_, told, rank, tag_, deadline_ns);
+      Status late = SendInTime(mpi_, comm_, outcome, rank, tag_, deadline_ns);
       if (sent.ok()) sent = std::move(late);
     }
     return verdict.ok() ? sent : verdict;
@@ -73,7 +73,7 @@ class Comparison {
                                               "; give the same list on all ranks of it"};
   }
 
-  Status Tell() {
+  Status SendList() {
     const std::string list(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int));
     const Status sent = SendInTime(mpi_, comm_, list, lowest_, tag_, deadline_ns_, check_);
     if (!sent.ok()) return Absent(lowest_, sent);

@@ -30,7 +30,8 @@ class Watchdog {
   [[noreturn]] static void EndProcess(const std::string& line);
 
   // A watchdog for a step of start-up whose waits all end within kStepNs after `timeout_ns`. If it lives for longer, an
-  // MPI call has not returned, and the process ends. `doing` names the step in the message, such as "ranks met".
+  // MPI call has not returned, and the process ends. `doing` names the step in the message, such as "the ranks
+  // exchanged their addresses".
   static Watchdog OfStep(int rank, int64_t timeout_ns, const std::string& doing);
   static constexpr int64_t kStepNs = 8 * kNsPerS;
 

@@ -113,7 +113,7 @@ struct Arena::Reason {
   std::atomic<int32_t> code;  // stored last: publishes the text
   std::array<char, 500> text;
 
-  void Tell(StatusCode why_code, std::string_view why) {
+  void Record(StatusCode why_code, std::string_view why) {
     if (why_code == StatusCode::kOk || begun.exchange(1) != 0) return;
     std::memcpy(text.data(), why.data(), std::min(why.size(), text.size()));
     code.store(static_cast<int32_t>(why_code));
@@ -294,13 +294,13 @@ std::atomic<int64_t>& Arena::ran_ns(int rank) { return seat(rank).ran_ns; }
 std::atomic<int64_t>& Arena::computed_ns(int rank) { return seat(rank).computed_ns; }
 
 void Arena::NoteJobLost(int rank, StatusCode code, std::string_view why) {
-  seat(rank).seen.Tell(code, why);
+  seat(rank).seen.Record(code, why);
   RankState running = RankState::kRunning;
   seat(rank).state.compare_exchange_strong(running, RankState::kJobLost);
 }
 
 void Arena::LeaveJobLost(int rank, StatusCode code, std::string_view why) {
-  seat(rank).left.Tell(code, why);
+  seat(rank).left.Record(code, why);
   seat(rank).state.store(RankState::kLeftJobLost);
 }
 

@@ -314,12 +314,12 @@ int64_t PyRuntime::ProposeRemoval(uint32_t number) {
   return handle;
 }
 
-void PyRuntime::MeetSet(uint32_t number) {
-  CallPatiently([number, &runtime = Get()](const auto& go_on) { return runtime.MeetSet(number, go_on); });
+void PyRuntime::ConnectSet(uint32_t number) {
+  CallPatiently([number, &runtime = Get()](const auto& go_on) { return runtime.ConnectSet(number, go_on); });
 }
 
-void PyRuntime::EnterSet(uint32_t number) {
-  CallPatiently([number, &runtime = Get()](const auto&) { return runtime.EnterSet(number); });
+void PyRuntime::OpenSet(uint32_t number) {
+  CallPatiently([number, &runtime = Get()](const auto&) { return runtime.OpenSet(number); });
 }
 
 void PyRuntime::LeaveSet(uint32_t number) {

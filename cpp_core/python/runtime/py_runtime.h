@@ -100,8 +100,8 @@ class PyRuntime {
   // Adding and removing process sets; see runtime::Runtime.
   int64_t ProposeSet(uint32_t number, std::vector<int> ranks);
   void DeclareSet(uint32_t number, std::vector<int> ranks);
-  void MeetSet(uint32_t number);
-  void EnterSet(uint32_t number);
+  void ConnectSet(uint32_t number);
+  void OpenSet(uint32_t number);
   int64_t ProposeRemoval(uint32_t number);
   void LeaveSet(uint32_t number);
   void DropSet(uint32_t number);

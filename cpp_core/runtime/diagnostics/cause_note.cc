@@ -16,7 +16,7 @@ constexpr size_t kMostNoteBytes = 4096;  // one write() takes all of it
 }  // namespace
 
 CauseNote::CauseNote(const std::string& folder, int rank)
-    : path_(folder.empty() ? "" : folder + "/cause." + std::to_string(rank)), told_(folder.empty()) {
+    : path_(folder.empty() ? "" : folder + "/cause." + std::to_string(rank)), written_(folder.empty()) {
   if (!path_.empty()) unlink(path_.c_str());
 }
 
@@ -25,14 +25,14 @@ void CauseNote::Failed(const Status& why) {
     case StatusCode::kPeerLost:
     case StatusCode::kShutDown:
     case StatusCode::kAborted:
-      return Tell("follows", why.message());
+      return Write("follows", why.message());
     default:
       return;
   }
 }
 
-void CauseNote::Tell(std::string_view kind, std::string_view why) {
-  if (told_.exchange(true)) return;
+void CauseNote::Write(std::string_view kind, std::string_view why) {
+  if (written_.exchange(true)) return;
   // If the note cannot be written, the launcher goes by the order in which the ranks end.
   const UniqueFd file(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return;

@@ -23,15 +23,15 @@ class CauseNote {
   // runtime of this rank.
   CauseNote(const std::string& folder, int rank);
 
-  void Raised(std::string_view why) { Tell("raised", why); }
+  void Raised(std::string_view why) { Write("raised", why); }
   // Writes a note if `why` shows that another rank is the cause.
   void Failed(const Status& why);
 
  private:
-  void Tell(std::string_view kind, std::string_view why);
+  void Write(std::string_view kind, std::string_view why);
 
   const std::string path_;
-  std::atomic<bool> told_;
+  std::atomic<bool> written_;
 };
 
 }  // namespace horocache::runtime

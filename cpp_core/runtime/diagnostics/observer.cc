@@ -109,7 +109,7 @@ void Observer::TellPath() {
   std::string text;
   {
     MutexLock lock(mutex_);
-    if (std::exchange(told_path_, true)) return;
+    if (std::exchange(logged_path_, true)) return;
     text = no_record_;
   }
   if (text.empty())
@@ -146,14 +146,14 @@ void Observer::Run() {
       const bool due = written_ns_ == 0 || NowNs() - written_ns_ >= kBetweenRecordsNs;
       if (!unwritten_.empty() && (stop || due)) WriteRecord();
       if (stop) return;
-      Tell(asked.sets);
+      SendNote(asked.sets);
       if (polled_[0].revents != 0 && listener_.intact()) Answer();
     } catch (const std::bad_alloc&) {  // the client may ask again
     }
   }
 }
 
-void Observer::Tell(const std::vector<uint32_t>& sets) {
+void Observer::SendNote(const std::vector<uint32_t>& sets) {
   if (sets.empty()) return;
   const std::string stacks = Stacks();
   for (const uint32_t process_set : sets) means_.tell(process_set, stacks);
@@ -175,7 +175,7 @@ void Observer::WriteRecord() {
     MutexLock lock(mutex_);
     if (!no_record_.empty()) return;
     no_record_ = text;
-    if (!told_path_) return;
+    if (!logged_path_) return;
   }
   means_.warn(text);
 }

@@ -67,7 +67,7 @@ class Observer {
   void Run();
   Asked TakeAsked() HC_EXCLUDES(mutex_);
   int64_t SleepNs() const;
-  void Tell(const std::vector<uint32_t>& sets);
+  void SendNote(const std::vector<uint32_t>& sets);
   void Answer();
   void WriteRecord();
   std::string Stacks() const { return means_.stacks ? means_.stacks() : std::string(); }
@@ -80,7 +80,7 @@ class Observer {
   std::atomic<bool> noted_{false}, stopped_{false};
   Mutex mutex_;
   Asked asked_ HC_GUARDED_BY(mutex_);
-  bool told_path_ HC_GUARDED_BY(mutex_) = false;
+  bool logged_path_ HC_GUARDED_BY(mutex_) = false;
   std::string no_record_ HC_GUARDED_BY(mutex_);  // why the record could not be written
 
   // Used by the thread only.

@@ -54,7 +54,7 @@ bool PointToPoint::HasLeft() const {
   if (!failed_.ok()) return true;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const Peer& peer = peers_[rank];
-    if (static_cast<int>(rank) != config_.rank && !peer.told && !peer.left) return false;
+    if (static_cast<int>(rank) != config_.rank && !peer.sent_farewell && !peer.left) return false;
   }
   return leaving_;
 }

@@ -114,7 +114,7 @@ void PointToPoint::SubmitSend(Operation* operation) {
 
 void PointToPoint::Queue(int to, const FrameHead& head, Operation* eager) {
   Peer& peer = PeerOf(to);
-  if (peer.left || peer.told) return;  // the peer reads nothing more, or has got this rank's farewell
+  if (peer.left || peer.sent_farewell) return;  // the peer reads nothing more, or has got this rank's farewell
   peer.queue.push_back({head, eager});
   Activate(to);
 }
@@ -126,7 +126,7 @@ void PointToPoint::Activate(int rank) {
 
 bool PointToPoint::HasOutgoing(int rank) const {
   const Peer& peer = peers_[static_cast<size_t>(rank)];
-  const bool farewell = leaving_ && !peer.told && !peer.left && rank != config_.rank;
+  const bool farewell = leaving_ && !peer.sent_farewell && !peer.left && rank != config_.rank;
   return !peer.queue.empty() || !peer.ready.empty() || farewell;
 }
 
@@ -161,7 +161,7 @@ bool PointToPoint::SendTo(int rank) {
   }
   if (!peer.ready.empty()) return SendPiece(rank);
   if (!HasOutgoing(rank) || !TrySend(rank, {.kind = FrameKind::kFarewell}, {})) return false;
-  peer.told = true;
+  peer.sent_farewell = true;
   return true;
 }
 

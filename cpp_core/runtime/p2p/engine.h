@@ -137,7 +137,7 @@ class PointToPoint {
     bool credit_queued = false;  // true if a kCredit frame is queued
     bool active = false;         // true if the peer is in active_
     bool left = false;
-    bool told = false;  // true if the farewell to the peer was sent
+    bool sent_farewell = false;
   };
   // The stage of a pending operation.
   enum class Stage { kQueued, kAnnounced, kSending, kPosted, kReceiving };

@@ -6,9 +6,9 @@
 // * All ranks of the job, members or not, propose the set by an operation of the global set (Runtime::ProposeSet). The
 //   operation's signature holds the number and the ranks, so ranks that propose different sets get a mismatch.
 // * When that operation is done, the members on each host bootstrap as in init(), while everything else continues
-//   (MeetSet).
+//   (ConnectSet).
 // * When all ranks know that every bootstrap has succeeded, the members connect their hosts and start to drive the set
-//   (EnterSet). If a step has failed on any rank, all ranks drop the set (DropSet).
+//   (OpenSet). If a step has failed on any rank, all ranks drop the set (DropSet).
 //
 // A set is removed in two steps. All ranks agree on it (ProposeRemoval). Then its members leave the set as they would
 // leave the job (LeaveSet), so that no rank frees memory that another member still reads.

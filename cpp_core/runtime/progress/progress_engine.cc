@@ -161,10 +161,10 @@ void ProgressEngine::Abort(const std::string& why) {
   doorbell_.Ring();
 }
 
-void ProgressEngine::Tell(uint32_t process_set, const std::string& text) {
+void ProgressEngine::SendNote(uint32_t process_set, const std::string& text) {
   {
     MutexLock lock(orders_mutex_);
-    told_.emplace_back(process_set, text);
+    notes_.emplace_back(process_set, text);
   }
   ordered_.store(true);
   doorbell_.Ring();
@@ -198,12 +198,12 @@ void ProgressEngine::TakeOrders() {
   if (!ordered_.exchange(false)) return;
   TakeSetOrders();
   std::vector<Loss> losses;
-  std::vector<std::pair<uint32_t, std::string>> told;
+  std::vector<std::pair<uint32_t, std::string>> notes;
   std::string abort;
   bool leave = false;
   {
     MutexLock lock(orders_mutex_);
-    told = std::exchange(told_, {});
+    notes = std::exchange(notes_, {});
     losses = std::exchange(losses_, {});
     abort = std::exchange(abort_, {});
     leave = std::exchange(leave_, false);
@@ -223,8 +223,8 @@ void ProgressEngine::TakeOrders() {
     TakeSubmissions(NowNs());  // earlier messages go before the farewell
     messages_->Leave(NowNs());
   }
-  for (const auto& [number, text] : told) {
-    if (SetEngine* const set = SetOf(number); set != nullptr) set->Tell(text);
+  for (const auto& [number, text] : notes) {
+    if (SetEngine* const set = SetOf(number); set != nullptr) set->SendNote(text);
   }
 }
 
@@ -345,8 +345,8 @@ bool ProgressEngine::LanesBusy() const {
 
 bool ProgressEngine::Ended() const {
   if (!given_up_.ok()) return true;
-  const bool told = aborts_ || messages_->HasLeft();
-  return told && std::ranges::all_of(sets_, [](const auto& set) { return set->Ended(); });
+  const bool announced = aborts_ || messages_->HasLeft();
+  return announced && std::ranges::all_of(sets_, [](const auto& set) { return set->Ended(); });
 }
 
 void ProgressEngine::CheckOverdue(int64_t now_ns) {

@@ -132,7 +132,7 @@ class ProgressEngine {
   void AwaitPass() const;
 
   // Logs `text` on all ranks of a set; does nothing if the set is gone.
-  void Tell(uint32_t process_set, const std::string& text) HC_EXCLUDES(orders_mutex_);
+  void SendNote(uint32_t process_set, const std::string& text) HC_EXCLUDES(orders_mutex_);
   // Aborts the job: every process set ends on every rank, with this rank and `why` as the reason.
   void Abort(const std::string& why);
   // Announces that this rank leaves the job. Returns when all ranks have seen it and every agreed operation has run, or
@@ -262,7 +262,7 @@ class ProgressEngine {
   };
   std::vector<Loss> losses_ HC_GUARDED_BY(orders_mutex_);
   std::string abort_ HC_GUARDED_BY(orders_mutex_);
-  std::vector<std::pair<uint32_t, std::string>> told_ HC_GUARDED_BY(orders_mutex_);
+  std::vector<std::pair<uint32_t, std::string>> notes_ HC_GUARDED_BY(orders_mutex_);
   bool leave_ HC_GUARDED_BY(orders_mutex_) = false;
   struct SetOrder {
     enum class Kind { kAdd, kLeave, kDrop } kind;

@@ -87,7 +87,7 @@ class SetEngine {
   // stepped again; the caller fails its pending operations.
   void GiveUp(const Status& why);
   // Logs `text` on all ranks of the set, with this rank's name.
-  void Tell(const std::string& text) { controller_->Tell(OwnRank() + " " + text); }
+  void SendNote(const std::string& text) { controller_->SendNote(OwnRank() + " " + text); }
   // Ends the set: everything pending fails with `why`. Operations that were agreed on and have the data of all ranks
   // still succeed. Only the first reason counts.
   void Lose(const Status& why);

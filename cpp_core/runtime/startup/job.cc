@@ -28,7 +28,7 @@ std::string TemporaryFolder() {
   return found == environment.end() || found->second.empty() ? "/tmp" : found->second;
 }
 
-std::string MeetingFolder(const Knobs& knobs) {
+std::string RendezvousFolder(const Knobs& knobs) {
   return knobs.rendezvous_dir.empty() ? TemporaryFolder() : knobs.rendezvous_dir;
 }
 
@@ -124,10 +124,10 @@ net::Handshake HandshakeOf(const JobConfig& config, uint32_t epoch, const std::s
 }
 
 // Takes ranks, sizes and hosts from MPI.
-Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
+Status BootstrapByMpi(const JobConfig& config, net::Mpi* mpi, Job* job) {
   const net::Introduction& own =
       job->introduction = {HandshakeOf(config, job->epoch, "MPI library=" + mpi->Version() + "\n"),
-                           net::FindHost(config.knobs.host_id, MeetingFolder(config.knobs))};
+                           net::FindHost(config.knobs.host_id, RendezvousFolder(config.knobs))};
   StatusOr<net::Communicator> comm = JobCommunicator(config, own, mpi);
   if (!comm.ok()) return comm.status();
   StatusOr<net::Placement> placement =
@@ -158,7 +158,7 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
 }
 
 // Takes ranks and sizes from the launcher's variables; all ranks are on this host.
-Status MeetHere(const JobConfig& config, Job* job) {
+Status IdentifyByEnvironment(const JobConfig& config, Job* job) {
   if (config.communicator != 0) {
     return {StatusCode::kInvalidArgument, "init() got an MPI communicator, but HOROCACHE_MPI is off"};
   }
@@ -216,7 +216,7 @@ std::string HostSuffix(const Job& job) {
 // Bootstraps the ranks of this host, and watches for start failures on other hosts meanwhile.
 StatusOr<net::Peers> BootstrapBesideMpi(const JobConfig& config, net::BootstrapConfig bootstrap, Job* job) {
   const net::Watchdog watchdog =
-      net::Watchdog::OfStep(job->identity.rank, bootstrap.timeout_ns, "the ranks of a host met");
+      net::Watchdog::OfStep(job->identity.rank, bootstrap.timeout_ns, "the ranks of a host were connected");
   bootstrap.check = [&config, job]() -> Status {
     HC_RETURN_IF_ERROR(net::Ask(config.check));
     return PollFailure(job);
@@ -279,7 +279,7 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   if (WantsMpi(config)) {
     StatusOr<net::Mpi*> mpi = net::AcquireMpi(NeedsOf(config.knobs, config.identity.mpi));
     if (mpi.ok()) {
-      HC_RETURN_IF_ERROR(MeetAll(config, *mpi, &job));
+      HC_RETURN_IF_ERROR(BootstrapByMpi(config, *mpi, &job));
     } else if (CanDoWithoutMpi(config)) {
       job.no_mpi = mpi.status().message();
     } else {
@@ -288,7 +288,7 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   }
   if (job.mpi.empty()) {
     job.epoch = config.epoch;
-    HC_RETURN_IF_ERROR(MeetHere(config, &job));
+    HC_RETURN_IF_ERROR(IdentifyByEnvironment(config, &job));
   }
   if (Status shared = ShareMemory(config, &job); !shared.ok()) {
     if (!job.mpi.empty()) net::LeaveMpiUnfinalized();
@@ -301,7 +301,7 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   return job;
 }
 
-void TellHere(const Job& job, const Status& why) {
+void PublishFailure(const Job& job, const Status& why) {
   net::Arena& arena = *job.peers.arena;
   arena.LeaveJobLost(job.identity.local_rank, why.code(), why.message());
   for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
@@ -369,8 +369,8 @@ StatusOr<std::unique_ptr<net::HostMonitor>> WatchHosts(const JobConfig& config, 
   return std::make_unique<net::HostMonitor>(std::move(watch), std::move(*link), NowNs());
 }
 
-StatusOr<SetMembership> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
-                                  std::shared_ptr<net::Arena> arena) {
+StatusOr<SetMembership> ConnectOnHost(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
+                                      std::shared_ptr<net::Arena> arena) {
   SetMembership site;
   site.process_set = number;
   site.epoch = job.epoch;
@@ -401,11 +401,11 @@ StatusOr<SetMembership> MeetInSet(const JobConfig& config, const Job& job, const
     bootstrap.layout.message_chunks = 0;  // messages use the arena of the whole job ...
     bootstrap.layout.region_bytes = 0;    // ... and so do the regions of tensors
     bootstrap.job_ranks = std::move(here);
-    bootstrap.meeting = "the meeting of " + sets.Describe(number);
+    bootstrap.process_set = sets.Describe(number);
     StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
     if (!peers.ok()) {
       return Status(peers.status().code(),
-                    "the ranks of " + sets.Describe(number) + " could not meet: " + peers.status().message());
+                    "the ranks of " + sets.Describe(number) + " could not connect: " + peers.status().message());
     }
     site.arena = std::move(peers->arena);
   }
@@ -458,7 +458,7 @@ class SetConnector {
 
 }  // namespace
 
-Status ConnectSet(const JobConfig& config, const Job& job, SetMembership* site) {
+Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* site) {
   if (job.mpi.empty()) return Status::Ok();
   SetConnector connector(config, job, site->process_set);
   const bool programs = config.programs != nullptr && !site->one_host();

@@ -66,7 +66,7 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
 StatusOr<Job> AssembleJob(const JobConfig& config);
 
 // Tells the ranks of this host, through shared memory, why this rank cannot continue.
-void TellHere(const Job& job, const Status& why);
+void PublishFailure(const Job& job, const Status& why);
 // The error text that other ranks show if this rank's start fails.
 std::string NotStarted(const Job& job, const Status& why);
 // Tells other ranks over MPI why this rank's start has failed: the first rank of each other host, which passes it on
@@ -93,10 +93,10 @@ StatusOr<std::unique_ptr<net::HostMonitor>> WatchHosts(const JobConfig& config, 
 // Bootstraps a process set: the members on each host connect with each other. All members call this at the same time,
 // and ranks call it for their sets one after the other in ascending order. That order prevents circular waits: no rank
 // of the lowest incomplete set can wait in a higher one. `arena` is the set's shared memory if it exists already.
-StatusOr<SetMembership> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
-                                  std::shared_ptr<net::Arena> arena = nullptr);
+StatusOr<SetMembership> ConnectOnHost(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
+                                      std::shared_ptr<net::Arena> arena = nullptr);
 // Makes the set's MPI communicators and the link between its hosts; does nothing without MPI. All members call it, for
 // all sets in the same order. Returns kStartup, naming the rank, if a member does not join in time.
-Status ConnectSet(const JobConfig& config, const Job& job, SetMembership* site);
+Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* site);
 
 }  // namespace horocache::runtime

@@ -66,7 +66,7 @@ TEST_P(StallOf, LateRanksAreAskedForStacksAndEveryRankGetsTheAnswer) {
   EXPECT_FALSE(job[1].TakeStackRequest()) << "two requests for one report";
   EXPECT_FALSE(job[2].TakeStackRequest());
   const uint64_t rounds = job[0].counters().rounds;
-  job[1].Tell("rank 1 is in evaluate()");
+  job[1].SendNote("rank 1 is in evaluate()");
   job.Touch(1);
   job.RunFor(5 * kMs);
   EXPECT_EQ(job[0].counters().rounds, rounds + 1);
@@ -83,10 +83,10 @@ INSTANTIATE_TEST_SUITE_P(Strategies, NoteOver, ::testing::Values("bits", "leader
 
 TEST_P(NoteOver, EveryRankGetsTheNoteOnce) {
   TestJob job(5, Limits(), {.strategy = GetParam(), .radix = 2});
-  job[3].Tell("here");
-  job[3].Tell("and here");
+  job[3].SendNote("here");
+  job[3].SendNote("and here");
   job.Touch(3);
-  job[4].Tell("there");
+  job[4].SendNote("there");
   job.Touch(4);
   job.RunFor(20 * kMs);
   for (int rank = 0; rank < 5; ++rank) {
@@ -101,12 +101,12 @@ TEST_P(NoteOver, EveryRankGetsTheNoteOnce) {
 TEST_P(NoteOver, ANoteOfferedDuringARoundReachesEveryRank) {
   for (int steps = 0; steps < 12; ++steps) {
     TestJob job(3, Limits(), {.strategy = GetParam(), .radix = 2});
-    job[1].Tell("first");
+    job[1].SendNote("first");
     job.Touch(1);
     for (int step = 0; step < steps; ++step) {
       for (int rank = 0; rank < 3; ++rank) job.StepRank((rank + 1) % 3);
     }
-    job[1].Tell("second");
+    job[1].SendNote("second");
     job.Touch(1);
     job.RunFor(20 * kMs);
     for (int rank = 0; rank < 3; ++rank) {

@@ -18,8 +18,8 @@ Status AddSet(Runtime& runtime, const std::vector<int>& ranks, uint32_t* number)
   int64_t handle = -1;
   HC_RETURN_IF_ERROR(runtime.ProposeSet(*number, ranks, &handle));
   HC_RETURN_IF_ERROR(FinishHandle(runtime, handle));
-  HC_RETURN_IF_ERROR(runtime.MeetSet(*number));
-  return runtime.EnterSet(*number);
+  HC_RETURN_IF_ERROR(runtime.ConnectSet(*number));
+  return runtime.OpenSet(*number);
 }
 
 Status RemoveSet(Runtime& runtime, uint32_t number) {
@@ -51,8 +51,8 @@ TEST(RuntimeSets, DeclaredSetsNeedTheirMembersOnly) {
   RunJob("members-alone", 3, [](int rank, Runtime& runtime) {
     const auto make = [&](uint32_t number, std::vector<int> ranks) {
       ASSERT_TRUE(runtime.DeclareSet(number, std::move(ranks)).ok());
-      ASSERT_TRUE(runtime.MeetSet(number).ok());
-      ASSERT_TRUE(runtime.EnterSet(number).ok());
+      ASSERT_TRUE(runtime.ConnectSet(number).ok());
+      ASSERT_TRUE(runtime.OpenSet(number).ok());
     };
     const auto sum = [&](uint32_t number) {
       float found = -1;
@@ -133,7 +133,7 @@ TEST(RuntimeSets, DifferentProposalsAddNoSet) {
     EXPECT_EQ(RemoveSet(runtime, 0).code(), StatusCode::kInvalidArgument);
     for (const uint32_t wrong : {0u, 1u, 7u}) {
       for (const Status& refused :
-           {runtime.MeetSet(wrong), runtime.EnterSet(wrong), runtime.DropSet(wrong), runtime.LeaveSet(wrong)}) {
+           {runtime.ConnectSet(wrong), runtime.OpenSet(wrong), runtime.DropSet(wrong), runtime.LeaveSet(wrong)}) {
         EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << wrong;
       }
     }
@@ -211,7 +211,7 @@ TEST(RuntimeSets, RemovingASetFailsItsPendingMessages) {
   });
 }
 
-TEST(RuntimeSets, MeetSetCanBeInterrupted) {
+TEST(RuntimeSets, ConnectSetCanBeInterrupted) {
   RunJob("enough", 3, [](int rank, Runtime& runtime) {
     uint32_t number = runtime.NextSet();
     int64_t handle = -1;
@@ -219,7 +219,7 @@ TEST(RuntimeSets, MeetSetCanBeInterrupted) {
     ASSERT_TRUE(FinishHandle(runtime, handle).ok());
     float sum = 0;
     if (rank == 0) {  // rank 1 does not come
-      const Status status = runtime.MeetSet(number, [] { return false; });
+      const Status status = runtime.ConnectSet(number, [] { return false; });
       EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
       EXPECT_NE(status.message().find("adding process set 1 (ranks 0, 1) was interrupted"), std::string::npos);
     }

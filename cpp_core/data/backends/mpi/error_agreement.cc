@@ -20,7 +20,7 @@ StatusOr<bool> MpiErrorAgreement::Test() {
   const StatusOr<bool> done = queue_.mpi().Test(&request_, nullptr);
   if (!done.ok() || !*done) return done;
   if (state_ == State::kAsking && lowest_failing_ > 0) {
-    HC_RETURN_IF_ERROR(Tell(queue_.comm.size() - static_cast<int>(lowest_failing_)));
+    HC_RETURN_IF_ERROR(Announce(queue_.comm.size() - static_cast<int>(lowest_failing_)));
     return false;
   }
   if (state_ == State::kTelling) {
@@ -31,7 +31,7 @@ StatusOr<bool> MpiErrorAgreement::Test() {
   return true;
 }
 
-Status MpiErrorAgreement::Tell(int rank) {
+Status MpiErrorAgreement::Announce(int rank) {
   if (rank == queue_.comm.rank()) {
     words_.code = static_cast<int32_t>(mine_.code());
     words_.bytes = static_cast<int32_t>(std::min(mine_.message().size(), kTextBytes));

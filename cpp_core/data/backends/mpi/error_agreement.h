@@ -33,7 +33,7 @@ class MpiErrorAgreement {
     std::array<char, kTextBytes> text = {};
   };
 
-  Status Tell(int rank);
+  Status Announce(int rank);
 
   MpiQueue& queue_;
   State state_ = State::kIdle;

@@ -25,11 +25,11 @@ constexpr int64_t kLibraryBytes = 64 << 10;
 constexpr size_t kMessagesUnderWay = 32;
 
 // The information that a rank sends to another rank before the data.
-struct Told {
+struct RowNotice {
   int64_t rows = 0;
   int64_t flags = 0;
 };
-constexpr int kTellWords = sizeof(Told) / sizeof(int64_t);
+constexpr int kRowNoticeWords = sizeof(RowNotice) / sizeof(int64_t);
 enum TellFlag : int64_t {
   kRefused = 1,  // the sender's arguments are wrong
   kLayout = 2,   // the sender has receive_rows or receive_starts
@@ -51,7 +51,7 @@ class MpiExchange : public MpiTask {
   ~MpiExchange() override;
 
  private:
-  enum class State { kTell, kTold, kAgreeing, kMove, kPlacing, kMoving, kLevels, kBarrier };
+  enum class State { kNotify, kNotified, kAgreeing, kMove, kPlacing, kMoving, kLevels, kBarrier };
 
   bool is_root() const { return collective_.root == rank(); }
   bool scatters() const { return collective_.op == wire::Op::kScatter; }
@@ -63,8 +63,8 @@ class MpiExchange : public MpiTask {
   bool KeepMoving(int64_t* budget);
   StatusOr<std::vector<int64_t>> RowsForEach() const;
   void PlanSends();
-  Status Tell();
-  void Meet();
+  Status ExchangeNotices();
+  void PlanAfterExchange();
   void ChooseForAllgather(int64_t bytes);
   void Agree(const Status& mine);
   Status MakeResult();
@@ -77,12 +77,12 @@ class MpiExchange : public MpiTask {
   bool FillGaps(int64_t* budget);
 
   const int64_t two_levels_from_bytes_;
-  State state_ = State::kTell;
+  State state_ = State::kNotify;
   Status refused_;
-  std::vector<RowPart> sends_;        // by destination
-  std::vector<Told> tell_, told_;     // by rank
-  std::vector<int> counts_, starts_;  // arguments of MPI calls
-  std::vector<int64_t> rows_;         // rows that this rank receives from each rank
+  std::vector<RowPart> sends_;                              // by destination
+  std::vector<RowNotice> sent_notices_, received_notices_;  // by rank
+  std::vector<int> counts_, starts_;                        // arguments of MPI calls
+  std::vector<int64_t> rows_;                               // rows that this rank receives from each rank
   ReceivePlan plan_;
   std::byte* result_ = nullptr;
   Status own_;  // this rank's own error
@@ -105,7 +105,7 @@ MpiExchange::MpiExchange(MpiQueue* queue, Collective collective, int64_t two_lev
 
 MpiExchange::~MpiExchange() {
   if (done()) return;
-  for (std::vector<Told>* facts : {&tell_, &told_}) net::KeepUntilExit(std::move(*facts));
+  for (std::vector<RowNotice>* facts : {&sent_notices_, &received_notices_}) net::KeepUntilExit(std::move(*facts));
   for (std::vector<int>* numbers : {&counts_, &starts_}) net::KeepUntilExit(std::move(*numbers));
 }
 
@@ -141,8 +141,8 @@ void MpiExchange::PlanSends() {
   for (const RowPart& part : sends_) {
     if (part.count * element_bytes_ >= kConfirmedBytes / size()) flags |= kLarge;
   }
-  told_.resize(sends_.size());
-  for (size_t to = 0; to < sends_.size(); ++to) tell_.push_back({rows.ok() ? (*rows)[to] : 0, flags});
+  received_notices_.resize(sends_.size());
+  for (size_t to = 0; to < sends_.size(); ++to) sent_notices_.push_back({rows.ok() ? (*rows)[to] : 0, flags});
 }
 
 bool MpiExchange::Step(int64_t* budget) {
@@ -151,13 +151,13 @@ bool MpiExchange::Step(int64_t* budget) {
       state_ = State::kMoving;
       Started(mpi().Ibarrier(comm(), NextRequest()));
       return true;
-    case State::kTell:
-      state_ = State::kTold;
-      Started(Tell());
+    case State::kNotify:
+      state_ = State::kNotified;
+      Started(ExchangeNotices());
       return true;
-    case State::kTold:
+    case State::kNotified:
       if (!RequestsDone()) return false;
-      if (!Finished()) Meet();
+      if (!Finished()) PlanAfterExchange();
       return true;
     case State::kAgreeing:
       return Listen();
@@ -198,35 +198,36 @@ bool MpiExchange::KeepMoving(int64_t* budget) {
   return true;
 }
 
-Status MpiExchange::Tell() {
+Status MpiExchange::ExchangeNotices() {
   const net::MpiType word = mpi().TypeOf(DType::kInt64);
-  counts_.assign(static_cast<size_t>(size()), kTellWords);
+  counts_.assign(static_cast<size_t>(size()), kRowNoticeWords);
   starts_.resize(static_cast<size_t>(size()));
-  for (int r = 0; r < size(); ++r) starts_[static_cast<size_t>(r)] = r * kTellWords;
+  for (int r = 0; r < size(); ++r) starts_[static_cast<size_t>(r)] = r * kRowNoticeWords;
   if (scatters()) {
-    if (is_root()) told_ = tell_;
-    return mpi().Ibcast(told_.data(), size() * kTellWords, word, collective_.root, comm(), NextRequest());
+    if (is_root()) received_notices_ = sent_notices_;
+    return mpi().Ibcast(received_notices_.data(), size() * kRowNoticeWords, word, collective_.root, comm(),
+                        NextRequest());
   }
   if (collective_.op == wire::Op::kAlltoall) {
-    return mpi().Ialltoallv(tell_.data(), counts_.data(), starts_.data(), told_.data(), counts_.data(), starts_.data(),
-                            word, comm(), NextRequest());
+    return mpi().Ialltoallv(sent_notices_.data(), counts_.data(), starts_.data(), received_notices_.data(),
+                            counts_.data(), starts_.data(), word, comm(), NextRequest());
   }
-  return mpi().Iallgatherv(tell_.data(), kTellWords, told_.data(), counts_.data(), starts_.data(), word, comm(),
-                           NextRequest());
+  return mpi().Iallgatherv(sent_notices_.data(), kRowNoticeWords, received_notices_.data(), counts_.data(),
+                           starts_.data(), word, comm(), NextRequest());
 }
 
-// Continues after the exchange of Told. All ranks have the same information, except for the rows of an alltoall, and
-// the decisions here depend only on common information, so they are equal on all ranks.
-void MpiExchange::Meet() {
+// Continues after the exchange of RowNotice. All ranks have the same information, except for the rows of an alltoall,
+// and the decisions here depend only on common information, so they are equal on all ranks.
+void MpiExchange::PlanAfterExchange() {
   int64_t flags = 0, total = 0;
   rows_.assign(static_cast<size_t>(size()), 0);
   for (int r = 0; r < size(); ++r) {
-    const Told& told = told_[static_cast<size_t>(r)];
-    flags |= told.flags;
-    total += told.rows;
-    if (!scatters()) rows_[static_cast<size_t>(r)] = told.rows;
+    const RowNotice& notice = received_notices_[static_cast<size_t>(r)];
+    flags |= notice.flags;
+    total += notice.rows;
+    if (!scatters()) rows_[static_cast<size_t>(r)] = notice.rows;
   }
-  if (scatters()) rows_[static_cast<size_t>(collective_.root)] = told_[static_cast<size_t>(rank())].rows;
+  if (scatters()) rows_[static_cast<size_t>(collective_.root)] = received_notices_[static_cast<size_t>(rank())].rows;
   if (joined(rank())) rows_.assign(rows_.size(), 0);
   if ((flags & kRefused) != 0) {
     Agree(refused_);

@@ -31,11 +31,11 @@ class ShmDataMovement : public ShmTask {
  private:
   bool StepTiles(int64_t* budget) override;
   bool Complete() const override {
-    return met_ && pack_.tile == tiles_ && unpack_.tile == tiles_ && local_done_ == local_.count && gaps_.done();
+    return all_ready_ && pack_.tile == tiles_ && unpack_.tile == tiles_ && local_done_ == local_.count && gaps_.done();
   }
 
   void PlanSends();
-  bool Meet();
+  bool PlanAfterFirstTiles();
   void PublishRows();
   Status ReadExchange();
   // Rows that `rank` receives from each rank, from the first tiles of all ranks.
@@ -71,7 +71,7 @@ class ShmDataMovement : public ShmTask {
   bool inline_ = false;
   bool large_ = false;
   bool planned_ = false;
-  bool met_ = false;
+  bool all_ready_ = false;
   int64_t capacity_ = 0;           // elements of each part in one tile
   std::vector<int64_t> row_list_;  // the rows that this rank publishes: one number, or one for each rank
   bool tells_ = false;             // this rank publishes its expectations
@@ -139,13 +139,13 @@ void ShmDataMovement::PlanSends() {
 }
 
 bool ShmDataMovement::StepTiles(int64_t* budget) {
-  if (pack_.tile > 0 && !met_) return Meet();
+  if (pack_.tile > 0 && !all_ready_) return PlanAfterFirstTiles();
   return Unpack(budget) || Pack(budget) || CopyLocal(budget) || FillGaps(budget);
 }
 
 // Waits for the first tiles of all ranks, which have everything that a rank needs to plan its receives; then, if
 // results are large, for the confirmations of all ranks that they have memory. False while it waits.
-bool ShmDataMovement::Meet() {
+bool ShmDataMovement::PlanAfterFirstTiles() {
   if (!planned_) {
     if (!HeadersArrived()) return false;
     if (ended()) return true;
@@ -156,15 +156,15 @@ bool ShmDataMovement::Meet() {
     if (ended()) return true;
   }
   if (!AllAllocated()) return false;
-  met_ = !ended();
+  all_ready_ = !ended();
   return true;
 }
 
 void ShmDataMovement::PublishRows() {
-  int64_t* const told = port_.exchange(rank(), Number(0));
-  std::copy(row_list_.begin(), row_list_.end(), told);
+  int64_t* const published = port_.exchange(rank(), Number(0));
+  std::copy(row_list_.begin(), row_list_.end(), published);
   if (!tells_) return;
-  told[0] |= kHasExpectations;
+  published[0] |= kHasExpectations;
   int64_t* to = port_.expectations(rank(), Number(0));
   for (const std::vector<int64_t>* list : {&collective_.receive_rows, &collective_.receive_starts}) {
     if (list->empty()) {
@@ -209,9 +209,9 @@ Status ShmDataMovement::ReadExchange() {
   int64_t longest = 0;
   int64_t total = 0;
   for (int q = 0; q < size(); ++q) {
-    const int64_t* told = port_.exchange(q, Number(0));
+    const int64_t* published = port_.exchange(q, Number(0));
     for (size_t d = 0; d < row_list_.size(); ++d) {
-      const int64_t rows = told[d] & ~kHasExpectations;
+      const int64_t rows = published[d] & ~kHasExpectations;
       if (rows < 0 || rows > kMost / row_bytes / size()) {
         return Status(StatusCode::kMismatch, collective_.Rank(q) + " sends " + std::to_string(rows) + " rows of " +
                                                  std::to_string(row_bytes) + " bytes");
@@ -293,7 +293,7 @@ void ShmDataMovement::PackPart(size_t index, int64_t end, int64_t* budget) {
 }
 
 bool ShmDataMovement::Unpack(int64_t* budget) {
-  if (!met_ || unpack_.tile == tiles_) return false;
+  if (!all_ready_ || unpack_.tile == tiles_) return false;
   if (!unpack_.open) {
     unpack_.open = true;
     unpack_source_ = 0;
@@ -330,7 +330,7 @@ bool ShmDataMovement::UnpackFrom(int source, int64_t* budget) {
 }
 
 bool ShmDataMovement::CopyLocal(int64_t* budget) {
-  if (!met_ || local_done_ == local_.count) return false;
+  if (!all_ready_ || local_done_ == local_.count) return false;
   while (local_done_ < local_.count && *budget > 0) {
     local_input_cursor_.Seek(local_input_ + local_done_);
     local_output_cursor_.Seek(local_.first + local_done_);
@@ -345,7 +345,7 @@ bool ShmDataMovement::CopyLocal(int64_t* budget) {
 }
 
 bool ShmDataMovement::FillGaps(int64_t* budget) {
-  if (!met_ || gaps_.done()) return false;
+  if (!all_ready_ || gaps_.done()) return false;
   while (!gaps_.done() && *budget > 0) {
     const int64_t bytes = gaps_.Fill(PieceElements(*budget));
     queue_.counters.bytes_copied += static_cast<uint64_t>(bytes);

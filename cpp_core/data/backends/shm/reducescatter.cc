@@ -59,11 +59,11 @@ class ShmReducescatter : public ShmTask {
   bool Pack(int64_t* budget);
   bool FoldSome(int64_t* budget);
   void FoldPiece(int64_t end, int64_t* budget);
-  bool Meet();
+  bool PlanAfterFirstTiles();
   // The rows for each rank, as `rank` has published them in its first tile.
-  std::vector<int64_t> Told(int rank) {
-    const int64_t* const told = port_.exchange(rank, Number(0));
-    return {told, told + size()};
+  std::vector<int64_t> PublishedRows(int rank) {
+    const int64_t* const published = port_.exchange(rank, Number(0));
+    return {published, published + size()};
   }
   bool SameRows();
 
@@ -77,7 +77,7 @@ class ShmReducescatter : public ShmTask {
 };
 
 bool ShmReducescatter::Pack(int64_t* budget) {
-  if (pack_.tile == tiles_ || (pack_.tile > 0 && !Meet())) return false;
+  if (pack_.tile == tiles_ || (pack_.tile > 0 && !PlanAfterFirstTiles())) return false;
   if (ended()) return true;
   const uint64_t tile = pack_.tile;
   if (!pack_.open) {
@@ -109,7 +109,7 @@ bool ShmReducescatter::Pack(int64_t* budget) {
 
 // Waits for the first tiles of all ranks and, if the result is large, for the confirmations of all ranks that they have
 // memory; false while it waits. Ends the operation if the ranks differ or one has no memory.
-bool ShmReducescatter::Meet() {
+bool ShmReducescatter::PlanAfterFirstTiles() {
   if (!planned_) {
     if (!HeadersArrived()) return false;
     if (ended()) return true;
@@ -125,9 +125,9 @@ bool ShmReducescatter::Meet() {
 // if they differ. A joined rank adopts them.
 bool ShmReducescatter::SameRows() {
   const int first = contributors().front();
-  std::vector<int64_t> expected = Told(first);
+  std::vector<int64_t> expected = PublishedRows(first);
   for (const int r : contributors()) {
-    const Status same = CompareRows(collective_, first, expected, r, Told(r));
+    const Status same = CompareRows(collective_, first, expected, r, PublishedRows(r));
     if (same.ok()) continue;
     EndAfterFirstTile(same);
     return false;
@@ -141,7 +141,7 @@ bool ShmReducescatter::SameRows() {
 bool ShmReducescatter::FoldSome(int64_t* budget) {
   if (fold_.tile == pack_.tile) return false;
   if (!fold_.open) {
-    if (!(fold_.tile == 0 ? Meet() : AllPacked(fold_.tile))) return false;
+    if (!(fold_.tile == 0 ? PlanAfterFirstTiles() : AllPacked(fold_.tile))) return false;
     if (ended()) return true;
     fold_.open = true;
     fold_.at = Begin(fold_.tile);

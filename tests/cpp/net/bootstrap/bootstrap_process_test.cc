@@ -42,7 +42,7 @@ std::unique_ptr<Child> Rank(const BootstrapConfig& config) {
 // A process that sends its hello and then never answers. It adds one to `came` after the hello.
 std::unique_ptr<Child> MuteRank(const BootstrapConfig& config, Count* came = nullptr) {
   return std::make_unique<Child>([=]() -> std::string {
-    const StatusOr<SocketPlace> place = FindMeetingPlace(config);
+    const StatusOr<SocketPlace> place = FindRendezvous(config);
     StatusOr<UniqueFd> socket = UniqueFd();
     while (socket->get() < 0) socket = TryConnect(*place);
     Connection connection(std::move(*socket));
@@ -173,7 +173,7 @@ TEST(BootstrapProcesses, ARankZeroThatIsStoppedIsNamed) {
       << report;
   zero->Signal(SIGKILL);
   zero->Wait();
-  RemoveIfStale(*FindMeetingPlace(Config(0, 3, directory.path())));
+  RemoveIfStale(*FindRendezvous(Config(0, 3, directory.path())));
 }
 
 TEST(BootstrapProcesses, TheSocketOfADeadJobDoesNotDisturbTheNext) {

@@ -162,19 +162,19 @@ TEST(Bootstrap, ErrorsOfAProcessSetUseTheRanksOfTheJob) {
   const auto of_set = [](std::vector<BootstrapConfig> configs) {
     for (BootstrapConfig& config : configs) {
       config.job_ranks = {2, 5, 7};
-      config.meeting = "the meeting of process set 4";
+      config.process_set = "process set 4";
     }
     return configs;
   };
   TestDirectory directory;
   std::vector<BootstrapConfig> configs = of_set(Job(3, directory.path(), 0.3));
   const std::vector<BootstrapConfig> two = {configs[0], configs[2]};
-  ExpectOnAll(BootstrapInThreads(two), StatusCode::kStartup,
-              {"rank 5 did not come to the meeting of process set 4 within 0.3 s",
-               "another rank before the meeting of process set 4?"});
+  ExpectOnAll(
+      BootstrapInThreads(two), StatusCode::kStartup,
+      {"rank 5 did not connect to process set 4 within 0.3 s", "another rank before it connects to process set 4?"});
   const std::vector<BootstrapConfig> rootless = {configs[1]};
   ExpectOnAll(BootstrapInThreads(rootless), StatusCode::kStartup,
-              {"rank 2 did not come to the meeting", "Is rank 2 running"});
+              {"rank 2 did not connect to process set 4", "Is rank 2 running"});
   configs[1].handshake.agree = "x=1\n";
   ExpectOnAll(BootstrapInThreads(configs), StatusCode::kVersionSkew, {"ranks 2 and 7", "on rank 5"});
 }
