@@ -4,78 +4,84 @@
 #include <utility>
 
 #include "control/bitvector.h"
-#include "control/controller_impl.h"
 #include "control/signature.h"
 #include "wire/codec.h"
 
 namespace horocache::control {
 
+namespace {
+
+// The bytes reserved for last_done_, so that a name of usual length needs no allocation.
+constexpr size_t kUsualNameBytes = 256;
+
+}  // namespace
+
 using wire::Signature;
 
 // ---- inputs from the runtime
 
-Status Controller::Impl::CheckOpen(const Signature& signature) const {
-  if (closed) return {end.code(), Describe(signature) + " was submitted after the end: " + end.message()};
-  if (leaving) {
+Status Controller::CheckOpen(const Signature& signature) const {
+  if (closed_) return {end_.code(), Describe(signature) + " was submitted after the end: " + end_.message()};
+  if (leaving_) {
     return {StatusCode::kShutDown, Describe(signature) + " was submitted after " + own_name() + " " + left() + "."};
   }
-  if (join_state != JoinState::kNone) {
+  if (join_state_ != JoinState::kNone) {
     return {StatusCode::kInvalidArgument,
             Describe(signature) + " was submitted after join() on " + own_name() + "; wait for the join first."};
   }
   return Status::Ok();
 }
 
-Status Controller::Impl::Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data,
-                                KnownEntry* known) {
+Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data,
+                          KnownEntry* known) {
   const Signature& signature = request.signature;
-  if (closed || leaving || join_state != JoinState::kNone) return CheckOpen(signature);
+  if (closed_ || leaving_ || join_state_ != JoinState::kNone) return CheckOpen(signature);
   if (op == kNoOp) return {StatusCode::kInternal, Describe(signature) + " was submitted without a number."};
   if (signature.op == wire::Op::kJoin) return SubmitJoin(op, signature, now_ns);
   wire::CacheBit bit = wire::kNoBit;
-  const auto found = cache.Find(signature, &bit, known);
+  const auto found = cache_.Find(signature, &bit, known);
   if (found == ResponseCache::Lookup::kHit) {
-    HC_RETURN_IF_ERROR(table.AddHit(op, bit, now_ns, data));
-    ++counters.hits;
+    HC_RETURN_IF_ERROR(table_.AddHit(op, bit, now_ns, data));
+    ++counters_.hits;
   } else {
-    HC_RETURN_IF_ERROR(Validate(signature, config.size));
-    HC_RETURN_IF_ERROR(table.AddUncached(op, signature, now_ns));
-    ++(found == ResponseCache::Lookup::kChanged ? counters.changed : counters.misses);
+    HC_RETURN_IF_ERROR(Validate(signature, config_.size));
+    HC_RETURN_IF_ERROR(table_.AddUncached(op, signature, now_ns));
+    ++(found == ResponseCache::Lookup::kChanged ? counters_.changed : counters_.misses);
   }
   NoteSubmitted(now_ns);
   return Status::Ok();
 }
 
-Status Controller::Impl::SubmitJoin(OpId op, const Signature& signature, int64_t now_ns) {
-  HC_RETURN_IF_ERROR(Validate(signature, config.size));
-  join_state = JoinState::kSubmitted;
-  join_op = op;
-  join_signature = signature;
+Status Controller::SubmitJoin(OpId op, const Signature& signature, int64_t now_ns) {
+  HC_RETURN_IF_ERROR(Validate(signature, config_.size));
+  join_state_ = JoinState::kSubmitted;
+  join_op_ = op;
+  join_signature_ = signature;
   NoteSubmitted(now_ns);
   return Status::Ok();
 }
 
-void Controller::Impl::NoteSubmitted(int64_t now_ns) {
-  if (unflushed_since_ns == kNever) unflushed_since_ns = now_ns;
-  if (next_inspect_ns == kNever && config.stall_check) next_inspect_ns = now_ns + config.stall_warn_ns;
-  ++changes;
+void Controller::NoteSubmitted(int64_t now_ns) {
+  if (unflushed_since_ns_ == kNever) unflushed_since_ns_ = now_ns;
+  if (next_inspect_ns_ == kNever && config_.stall_check) next_inspect_ns_ = now_ns + config_.stall_warn_ns;
+  ++changes_;
 }
 
-uint64_t Controller::Impl::Raised() const {
-  if (closed) return 0;
+uint64_t Controller::Raised() const {
+  if (closed_) return 0;
   uint64_t raised = 0;
-  if (flushed_unsent > 0 || !note.empty()) raised |= kUncached;
+  if (flushed_unsent_ > 0 || !note_.empty()) raised |= kUncached;
   // The requests submitted before join() need this rank's data, so they run before the other ranks go on without it.
-  if (join_state == JoinState::kSubmitted && table.empty()) raised |= kJoining;
-  if (leaving) raised |= kLeaving;
-  if (!abort_why.empty()) raised |= kError;
-  if (stalled) raised |= kStalled;
+  if (join_state_ == JoinState::kSubmitted && table_.empty()) raised |= kJoining;
+  if (leaving_) raised |= kLeaving;
+  if (!abort_why_.empty()) raised |= kError;
+  if (stalled_) raised |= kStalled;
   return raised;
 }
 
-void Controller::Impl::Moved() {
-  all_waiting = false;
-  ++changes;
+void Controller::Moved() {
+  all_waiting_ = false;
+  ++changes_;
 }
 
 void ControllerCounters::Add(const ControllerCounters& other) {
@@ -92,151 +98,131 @@ void ControllerCounters::Add(const ControllerCounters& other) {
   dropped_frames += other.dropped_frames;
 }
 
-Controller::Controller(ControllerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
-Controller::~Controller() = default;
+Controller::Controller(ControllerConfig config)
+    : config_(std::move(config)),
+      cache_(config_.cache_capacity, config_.cache_capacity_fixed),
+      table_(&cache_),
+      planner_(config_.fusion_threshold_bytes, config_.disable_group_fusion, config_.epoch),
+      joined_(config_.size),
+      divisor_ranks_(config_.size),
+      coordinator_(config_.size, &config_.selector, &config_.names),
+      selector_hash_(config_.selector.Hash()),
+      stalls_(config_.stall_warn_ns, config_.stall_fail_ns, config_.stall_fail_computing, config_.names) {
+  last_done_.reserve(kUsualNameBytes);
+}
 
-Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data,
-                          KnownEntry* known) {
-  return impl_->Submit(op, request, now_ns, data, known);
+// How messages describe a rank that has left.
+std::string Controller::left() const {
+  return config_.process_set == 0 ? "shut down" : "left process set " + std::to_string(config_.process_set);
+}
+
+void Controller::End(const Status& status, const std::function<Status(const Signature&)>& why) {
+  if (closed_) return;
+  closed_ = true;
+  end_ = status;
+  const auto fail = [&](OpId op, const Signature& signature) { failures_.push_back({op, why(signature)}); };
+  table_.Clear(fail);
+  if (join_op_ != kNoOp) fail(join_op_, join_signature_);
+  join_op_ = kNoOp;
+  flushed_unsent_ = 0;
+  unflushed_since_ns_ = kNever;
+  next_inspect_ns_ = kNever;
+  Moved();
 }
 
 void Controller::SetWaiting(bool waiting, bool all_waiting) {
-  if ((waiting && !impl_->waiting) || (all_waiting && !impl_->all_waiting)) ++impl_->changes;
-  impl_->waiting = waiting;
-  impl_->all_waiting = waiting && all_waiting;
+  if ((waiting && !waiting_) || (all_waiting && !all_waiting_)) ++changes_;
+  waiting_ = waiting;
+  all_waiting_ = waiting && all_waiting;
 }
 
-void Controller::SetComputes(bool computes) { impl_->computes = computes; }
-
 void Controller::SetLastDone(const std::string& name) {
-  impl_->last_done.assign(name, 0, std::min(name.size(), wire::kMaxNameBytes));
+  last_done_.assign(name, 0, std::min(name.size(), wire::kMaxNameBytes));
 }
 
 void Controller::SendNote(const std::string& note) {
-  if (impl_->closed || note.empty()) return;
-  impl_->note += (impl_->note.empty() ? "" : "\n") + note;
-  ++impl_->changes;
+  if (closed_ || note.empty()) return;
+  note_ += (note_.empty() ? "" : "\n") + note;
+  ++changes_;
 }
 
-void Controller::Leave() { impl_->leaving = true; }
-
 void Controller::Abort(const std::string& why) {
-  if (impl_->abort_why.empty()) impl_->abort_why = why.empty() ? "no reason given" : why;
+  if (abort_why_.empty()) abort_why_ = why.empty() ? "no reason given" : why;
 }
 
 void Controller::Lose(const Status& why) {
-  impl_->End(why, [&](const Signature& signature) {
+  End(why, [&](const Signature& signature) {
     return Status(why.code(),
-                  Describe(signature) + " was pending on " + impl_->own_name() + " when it failed: " + why.message());
+                  Describe(signature) + " was pending on " + own_name() + " when it failed: " + why.message());
   });
 }
 
 // ---- outputs to the runtime
 
-bool Controller::NextPlan(Plan* plan) { return impl_->planner.Next(plan); }
+bool Controller::NextPlan(Plan* plan) { return planner_.Next(plan); }
 
 bool Controller::NextFailure(Failure* failure) {
-  if (impl_->failures.empty()) return false;
-  *failure = std::move(impl_->failures.front());
-  impl_->failures.pop_front();
+  if (failures_.empty()) return false;
+  *failure = std::move(failures_.front());
+  failures_.pop_front();
   return true;
 }
 
 bool Controller::NextReport(std::string* text) {
-  if (impl_->reports.empty()) return false;
-  *text = std::move(impl_->reports.front());
-  impl_->reports.pop_front();
+  if (reports_.empty()) return false;
+  *text = std::move(reports_.front());
+  reports_.pop_front();
   return true;
 }
 
-bool Controller::TakeStackRequest() { return std::exchange(impl_->asked, false); }
-bool Controller::closed() const { return impl_->closed; }
-const Status& Controller::end() const { return impl_->end; }
-bool Controller::HasPending() const { return impl_->has_pending(); }
-const ControllerCounters& Controller::counters() const { return impl_->counters; }
-uint64_t Controller::round() const { return impl_->round; }
-uint64_t Controller::cache_hash() const { return impl_->cache.hash(); }
-int64_t Controller::cache_size() const { return impl_->cache.size(); }
-
 // ---- for Agreements
 
-const ControllerConfig& Controller::config() const { return impl_->config; }
-bool Controller::waiting() const { return impl_->waiting; }
-bool Controller::HasUnflushed() const { return impl_->unflushed_since_ns != kNever; }
-int64_t Controller::UnflushedSinceNs() const { return impl_->unflushed_since_ns; }
-
 void Controller::Flush() {
-  if (impl_->unflushed_since_ns == kNever) return;
-  impl_->unflushed_since_ns = kNever;
-  impl_->flushed_unsent = impl_->table.unsent();
-  impl_->table.Flush();
-  ++impl_->counters.flushes;
+  if (unflushed_since_ns_ == kNever) return;
+  unflushed_since_ns_ = kNever;
+  flushed_unsent_ = table_.unsent();
+  table_.Flush();
+  ++counters_.flushes;
 }
 
-uint64_t Controller::Raised() const { return impl_->Raised(); }
-bool Controller::HasHitsPending() const { return impl_->table.hits_pending() > 0 || impl_->joined_here(); }
-uint64_t Controller::changes() const { return impl_->changes; }
-
 void Controller::HintBitvector(bool lingering, std::vector<uint64_t>* words) const {
-  impl_->WriteBitvector(Raised() | (lingering ? uint64_t{kLingering} : 0), impl_->table.flushed_words(), words);
+  WriteBitvector(Raised() | (lingering ? uint64_t{kLingering} : 0), table_.flushed_words(), words);
 }
 
 void Controller::Freeze(std::vector<uint64_t>* words) {
   Flush();
-  impl_->WriteBitvector(Raised(), impl_->table.pending_words(), words);
+  WriteBitvector(Raised(), table_.pending_words(), words);
 }
-
-void Controller::WritePayload(std::vector<uint64_t>* payload) const { impl_->WritePayload(payload); }
-bool Controller::MayRunInline(std::span<const uint64_t> words) const { return impl_->MayRunInline(words); }
-RoundOutcome Controller::Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots) {
-  return impl_->Intersect(words, snapshots);
-}
-void Controller::FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list) {
-  impl_->FillRequests(outcome, now_ns, list);
-}
-Status Controller::Coordinate(std::span<const wire::RequestList> lists, const RoundOutcome& outcome, int64_t now_ns,
-                              wire::ResponseList* responses, std::span<const MergedRequest> merged) {
-  return impl_->Coordinate(lists, merged, outcome, now_ns, responses);
-}
-Status Controller::Finish(const wire::ResponseList* responses) { return impl_->Finish(responses); }
 
 StatusOr<bool> Controller::Accept(const wire::RequestList& list, int from) {
-  if (list.process_set != impl_->config.process_set || list.epoch != impl_->config.epoch) {
-    ++impl_->counters.dropped_frames;
+  if (list.process_set != config_.process_set || list.epoch != config_.epoch) {
+    ++counters_.dropped_frames;
     return false;
   }
-  if (list.rank != from || list.round != impl_->round || impl_->config.rank != 0) {
-    const RankNames& names = impl_->config.names;
+  if (list.rank != from || list.round != round_ || config_.rank != 0) {
+    const RankNames& names = config_.names;
     return Status(StatusCode::kCorrupt, names.Text(from) + " sent a request list of " + names.Text(list.rank) +
-                                            " for round " + std::to_string(list.round) + " while " + impl_->own_name() +
-                                            " gathers round " + std::to_string(impl_->round) + ".");
+                                            " for round " + std::to_string(list.round) + " while " + own_name() +
+                                            " gathers round " + std::to_string(round_) + ".");
   }
   return true;
 }
 
 StatusOr<bool> Controller::Accept(const wire::ResponseList& list) {
-  if (list.process_set != impl_->config.process_set || list.epoch != impl_->config.epoch) {
-    ++impl_->counters.dropped_frames;
+  if (list.process_set != config_.process_set || list.epoch != config_.epoch) {
+    ++counters_.dropped_frames;
     return false;
   }
-  if (list.round != impl_->round) {
-    return Status(StatusCode::kCorrupt, "responses of round " + std::to_string(list.round) + " came to " +
-                                            impl_->own_name() + " in round " + std::to_string(impl_->round) + ".");
+  if (list.round != round_) {
+    return Status(StatusCode::kCorrupt, "responses of round " + std::to_string(list.round) + " came to " + own_name() +
+                                            " in round " + std::to_string(round_) + ".");
   }
   return true;
 }
 
 void Controller::CountSent(int frames, size_t bytes) {
-  impl_->counters.frames += static_cast<uint64_t>(frames);
-  impl_->counters.control_bytes += bytes;
+  counters_.frames += static_cast<uint64_t>(frames);
+  counters_.control_bytes += bytes;
 }
-
-int64_t Controller::NextInspectNs() const { return impl_->NextInspectNs(); }
-void Controller::Inspect(int64_t now_ns) { impl_->Inspect(now_ns); }
-
-void Controller::RaiseStalled() { impl_->RaiseStalled(); }
-int64_t Controller::OverLimitSinceNs() const { return impl_->over_limit_since_ns; }
-
-void Controller::AddReport(std::string text) { impl_->reports.push_back(std::move(text)); }
 
 }  // namespace horocache::control

@@ -38,22 +38,29 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/duration.h"
 #include "base/status.h"
 #include "control/bitvector.h"
+#include "control/coordinator.h"
+#include "control/fusion_planner.h"
 #include "control/merged_request.h"
 #include "control/plan.h"
 #include "control/rank_set.h"
+#include "control/response_cache.h"
 #include "control/selector.h"
+#include "control/stall_inspector.h"
+#include "control/tensor_queue.h"
 #include "wire/message.h"
 
 namespace horocache::control {
-
-struct KnownEntry;
 
 struct ControllerConfig {
   int rank = 0;  // within the process set
@@ -102,7 +109,8 @@ struct RoundOutcome {
 class Controller {
  public:
   explicit Controller(ControllerConfig config);
-  ~Controller();
+  Controller(const Controller&) = delete;
+  Controller& operator=(const Controller&) = delete;
 
   // ---- inputs from the runtime ----
   // Adds the request to the tensor table. kDuplicateName if its name, or a member's, is pending; kShutDown (or the
@@ -117,13 +125,13 @@ class Controller {
   void SetWaiting(bool waiting, bool all_waiting);
   // `computes`: threads of this rank, other than the core's, have run lately, so ranks that wait for this one may still
   // get what they wait for.
-  void SetComputes(bool computes);
+  void SetComputes(bool computes) { computes_ = computes; }
   // The name of the last operation that this rank completed, for stall reports.
   void SetLastDone(const std::string& name);
   // Sends the note to the logs of all ranks, with the next round.
   void SendNote(const std::string& note);
   // This rank leaves: the next round announces it, and that round closes the set on all ranks.
-  void Leave();
+  void Leave() { leaving_ = true; }
   // This rank cannot go on: the pending operations of all ranks fail with kAborted and this text.
   void Abort(const std::string& why);
   // A rank is lost: everything pending fails with `why` at once, and so does every later Submit.
@@ -133,14 +141,16 @@ class Controller {
   bool NextPlan(Plan* plan);  // reuses the vectors in *plan
   bool NextFailure(Failure* failure);
   bool NextReport(std::string* text);  // a warning for the log: stall report, cache growth
-  bool TakeStackRequest();             // true, once, if other ranks ask for this rank's stack traces
-  bool closed() const;                 // true if the set has ended; plans handed out before still run
-  const Status& end() const;           // why the set has ended; ok while it is open
-  bool HasPending() const;             // true if a request was submitted that is neither planned nor failed
-  const ControllerCounters& counters() const;
-  uint64_t round() const;
-  uint64_t cache_hash() const;
-  int64_t cache_size() const;
+  // True, once, if other ranks ask for this rank's stack traces.
+  bool TakeStackRequest() { return std::exchange(asked_, false); }
+  bool closed() const { return closed_; }     // true if the set has ended; plans handed out before still run
+  const Status& end() const { return end_; }  // why the set has ended; ok while it is open
+  // True if a request was submitted that is neither planned nor failed.
+  bool HasPending() const { return !table_.empty() || join_op_ != kNoOp; }
+  const ControllerCounters& counters() const { return counters_; }
+  uint64_t round() const { return round_; }
+  uint64_t cache_hash() const { return cache_.hash(); }
+  int64_t cache_size() const { return cache_.size(); }
 
   // ---- for Agreements, see agreement.h ----
   //
@@ -151,19 +161,20 @@ class Controller {
   // otherwise every rank calls Finish(nullptr). Finish ends the round. This is Algorithm 1 (RunCycleOnce) of the paper,
   // cut where a rank would have to wait. Where every rank reads all snapshots, WritePayload follows Freeze, and
   // Intersect gets the snapshots if MayRunInline returns true.
-  const ControllerConfig& config() const;
-  bool waiting() const;
+  const ControllerConfig& config() const { return config_; }
+  bool waiting() const { return waiting_; }
   // True if some submissions are not flushed yet; UnflushedSinceNs is the time of the first of them, or kNever.
-  bool HasUnflushed() const;
-  int64_t UnflushedSinceNs() const;
+  bool HasUnflushed() const { return unflushed_since_ns_ != kNever; }
+  int64_t UnflushedSinceNs() const { return unflushed_since_ns_; }
   // Lets HintBitvector show all submissions made so far.
   void Flush();
   // The StatusFlag bits that this rank raises. kUncached stands for flushed requests only.
   uint64_t Raised() const;
-  bool HasHitsPending() const;  // true if cached requests are pending here, or if this rank has joined
+  // True if cached requests are pending here, or if this rank has joined.
+  bool HasHitsPending() const { return table_.hits_pending() > 0 || joined_here(); }
   // Counts the events that could make a round worth proposing: submissions, waits that begin, rounds that moved
   // something.
-  uint64_t changes() const;
+  uint64_t changes() const { return changes_; }
   void HintBitvector(bool lingering, std::vector<uint64_t>* words) const;
   // Flushes, then writes this rank's snapshot of round().
   void Freeze(std::vector<uint64_t>* words);
@@ -189,12 +200,125 @@ class Controller {
   void RaiseStalled();
   // The time since which a request here has been pending for the whole limit without rank 0 knowing it; kNever if there
   // is none.
-  int64_t OverLimitSinceNs() const;
-  void AddReport(std::string text);
+  int64_t OverLimitSinceNs() const { return over_limit_since_ns_; }
+  void AddReport(std::string text) { reports_.push_back(std::move(text)); }
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  // A join waits until no earlier request of this rank is pending, is then announced to rank 0, and holds until all
+  // ranks have joined.
+  enum class JoinState { kNone, kSubmitted, kAnnounced, kJoined };
+
+  std::string own_name() const { return config_.names.Text(config_.rank); }
+  std::string left() const;
+
+  // ---- controller.cc
+  Status SubmitJoin(OpId op, const wire::Signature& signature, int64_t now_ns);
+  Status CheckOpen(const wire::Signature& signature) const;
+  void NoteSubmitted(int64_t now_ns);
+  // Ends the set: every pending operation fails with the status that `why` returns for its signature.
+  void End(const Status& status, const std::function<Status(const wire::Signature&)>& why);
+  void Moved();  // plans or failures were made, so all_waiting no longer holds
+
+  // ---- round.cc
+  void WriteBitvector(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const;
+  void PlanHit(wire::CacheBit bit, std::span<const Snapshot> snapshots);
+  Status Apply(const wire::ResponseList& list);
+  Status ApplyJoined(const wire::ResponseList& list);
+  Status ApplyResponse(const wire::Response& response);
+  void ApplyFailure(const wire::Response& response);
+  void InsertIntoCache(std::shared_ptr<const wire::Signature> signature, wire::Choice choice);
+  void ApplyAllJoined(const wire::Response& response);
+  void RunPlanner() { planner_.Run(joined_list_, divisor_ranks_); }
+  void ApplyLeft(const std::vector<int32_t>& left);
+
+  // ---- inline_allreduce.cc
+  uint32_t InlineWords(const wire::Signature& signature, wire::Choice choice) const;
+  // Fills `inline_bits_` with the agreed bits that run inline.
+  void ChooseInline(std::span<const uint64_t> bits, std::span<const Snapshot> snapshots);
+  size_t FindInline(const Snapshot& snapshot, uint8_t* offsets) const;
+  bool RunsInline(wire::CacheBit bit) const {
+    return next_inline_ < inline_bits_.size() && inline_bits_[next_inline_] == bit;
+  }
+  // Plans the next inline allreduce.
+  void PlanInline(OpId op, const ResponseCache::Entry& entry, std::span<const Snapshot> snapshots);
+
+  // ---- negotiation.cc
+  Status AddMerged(const MergedRequest& merged, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
+  Status NoteErased(const wire::Request& request, int rank, wire::ResponseList* out) const;
+  Status AddRequests(const wire::RequestList& list, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
+  void NoteJoin(const wire::Signature& signature, int rank, RankSet* joined_now, wire::ResponseList* out);
+  wire::Response AllJoined(int32_t last);
+  void InspectStalls(const std::vector<const wire::RequestList*>& lists, const RoundOutcome& outcome,
+                     const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
+  std::vector<PendingOp> CollectPending(const std::vector<const wire::RequestList*>& lists,
+                                        const wire::ResponseList& out, int64_t now_ns) const;
+  int64_t OldestPendingNs() const;
+  void RequestDeadlockCheck(int64_t now_ns);
+
+  bool joined_here() const { return join_state_ == JoinState::kJoined; }
+  // The hash that all ranks compare in every round: they have the same cache and the same selector.
+  uint64_t proof() const { return cache_.hash() ^ selector_hash_; }
+  // True if all threads here wait for operations that are pending in the control plane. A thread that waits for a
+  // running operation will go on.
+  bool all_wait() const { return all_waiting_ && HasPending(); }
+
+  const ControllerConfig config_;
+  ResponseCache cache_;
+  TensorQueue table_;
+  FusionPlanner planner_;
+  std::deque<Failure> failures_;
+  std::deque<std::string> reports_;
+  ControllerCounters counters_;
+  uint64_t round_ = 0;
+  uint64_t changes_ = 0;
+
+  // Inputs from the runtime.
+  bool waiting_ = false;
+  bool all_waiting_ = false;
+  bool computes_ = false;
+  std::string last_done_;
+  std::string note_;      // lines for the logs of all ranks
+  size_t note_sent_ = 0;  // bytes of `note_` that the request list of this round carries
+  bool asked_ = false;    // other ranks ask for the stack traces of this rank
+  bool leaving_ = false;
+  std::string abort_why_;
+  bool closed_ = false;
+  Status end_;  // why, once closed
+
+  // Flushing. Uncached requests that are flushed but not sent raise kUncached.
+  int64_t unflushed_since_ns_ = kNever;
+  size_t flushed_unsent_ = 0;
+
+  JoinState join_state_ = JoinState::kNone;
+  OpId join_op_ = kNoOp;
+  wire::Signature join_signature_;
+  RankSet joined_;
+  std::vector<int32_t> joined_list_;                 // `joined_` as a list, for plans
+  wire::DivideBy divide_by_ = wire::DivideBy::kAll;  // the choice of the first rank that joined
+  int divisor_ranks_;                                // the divisor of averages
+
+  // Stalls.
+  bool stalled_ = false;
+  int64_t over_limit_since_ns_ = kNever;  // set if that is why `stalled_` is raised
+  int64_t next_inspect_ns_ = kNever;
+  uint64_t raised_at_change_ = 0;
+  uint64_t still_at_change_ = 0;
+  int64_t still_since_ns_ = kNever;  // since then all threads have waited and nothing has changed
+
+  // Rank 0 only.
+  Coordinator coordinator_;
+  wire::Signature first_join_;  // the join of the first rank that has joined
+  int first_joined_ = -1;
+  std::string join_mismatch_;  // the first difference of another join from first_join_
+  // Every rank.
+  const uint64_t selector_hash_;
+  StallInspector stalls_;                    // knows of operations on rank 0 only
+  std::vector<uint64_t> agreed_bits_;        // bit words of this round's AND
+  std::vector<wire::CacheBit> inline_bits_;  // the agreed bits that run inline, ascending
+  size_t next_inline_ = 0;
+  // kMaxPayloadWords entries per rank: the word of its payload at which the data of each entry of `inline_bits_`
+  // begins.
+  std::vector<uint8_t> inline_offsets_;
 };
 
 }  // namespace horocache::control

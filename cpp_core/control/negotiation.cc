@@ -4,12 +4,15 @@
 
 #include "base/text.h"
 #include "control/bitvector.h"
-#include "control/controller_impl.h"
+#include "control/controller.h"
 #include "control/mismatch.h"
 #include "control/signature.h"
 
 namespace horocache::control {
 namespace {
+
+// How long a rank waits without a change, in ns, before it asks rank 0 to look for a deadlock.
+constexpr int64_t kStillNs = 100'000'000;
 
 using wire::CacheBit;
 using wire::RequestList;
@@ -61,16 +64,16 @@ bool FindFatal(const std::vector<const RequestList*>& lists, const RoundOutcome&
 }  // namespace
 
 // Algorithm 1 (RunCycleOnce), the coordinator's part of MasterWorkerCoordination.
-Status Controller::Impl::Coordinate(std::span<const RequestList> unsorted, std::span<const MergedRequest> merged,
-                                    const RoundOutcome& outcome, int64_t now_ns, ResponseList* out) {
+Status Controller::Coordinate(std::span<const RequestList> unsorted, const RoundOutcome& outcome, int64_t now_ns,
+                              ResponseList* out, std::span<const MergedRequest> merged) {
   *out = {};
-  out->process_set = config.process_set;
-  out->epoch = config.epoch;
-  out->round = round;
-  const std::vector<const RequestList*> lists = SortByRank(unsorted, config.size);
+  out->process_set = config_.process_set;
+  out->epoch = config_.epoch;
+  out->round = round_;
+  const std::vector<const RequestList*> lists = SortByRank(unsorted, config_.size);
   if (lists.empty()) return {StatusCode::kCorrupt, "a round's request lists do not come from each rank once."};
-  if (FindFatal(lists, outcome, config.names, out)) return Status::Ok();
-  RankSet joined_now = joined;
+  if (FindFatal(lists, outcome, config_.names, out)) return Status::Ok();
+  RankSet joined_now = joined_;
   for (const RequestList* list : lists) {
     for (const wire::Request& request : list->requests) {
       if (request.signature.op == wire::Op::kJoin) NoteJoin(request.signature, list->rank, &joined_now, out);
@@ -81,55 +84,54 @@ Status Controller::Impl::Coordinate(std::span<const RequestList> unsorted, std::
   for (const MergedRequest& request : merged) HC_RETURN_IF_ERROR(AddMerged(request, joined_now, now_ns, out));
   std::ranges::sort(out->erase);
   out->erase.erase(std::unique(out->erase.begin(), out->erase.end()), out->erase.end());
-  coordinator.Respond(joined_now, &out->responses);
+  coordinator_.Respond(joined_now, &out->responses);
   InspectStalls(lists, outcome, joined_now, now_ns, out);
   for (const RequestList* list : lists) {
     if (!list->note.empty()) out->report += (out->report.empty() ? "" : "\n") + list->note;
   }
-  if (joined_now.count() == config.size) out->responses.push_back(AllJoined(out->joined.back()));
+  if (joined_now.count() == config_.size) out->responses.push_back(AllJoined(out->joined.back()));
   return Status::Ok();
 }
 
-void Controller::Impl::NoteJoin(const wire::Signature& signature, int rank, RankSet* joined_now, ResponseList* out) {
+void Controller::NoteJoin(const wire::Signature& signature, int rank, RankSet* joined_now, ResponseList* out) {
   if (joined_now->Has(rank)) return;
   if (joined_now->empty()) {
-    first_join = signature;
-    first_joined = rank;
-    join_mismatch.clear();
+    first_join_ = signature;
+    first_joined_ = rank;
+    join_mismatch_.clear();
     out->divide_by = signature.divide_by;
-  } else if (join_mismatch.empty() && signature.divide_by != first_join.divide_by) {
-    join_mismatch = Difference(first_join, first_joined, signature, rank, config.names);
+  } else if (join_mismatch_.empty() && signature.divide_by != first_join_.divide_by) {
+    join_mismatch_ = Difference(first_join_, first_joined_, signature, rank, config_.names);
   }
   joined_now->Add(rank);
   out->joined.push_back(rank);
 }
 
-wire::Response Controller::Impl::AllJoined(int32_t last) {
+wire::Response Controller::AllJoined(int32_t last) {
   wire::Response response;
   response.signature.op = wire::Op::kJoin;
   response.last_joined = last;
-  if (join_mismatch.empty()) return response;
+  if (join_mismatch_.empty()) return response;
   response.code = StatusCode::kMismatch;
-  response.message = join_mismatch;
+  response.message = join_mismatch_;
   return response;
 }
 
-Status Controller::Impl::AddRequests(const RequestList& list, const RankSet& joined_now, int64_t now_ns,
-                                     ResponseList* out) {
+Status Controller::AddRequests(const RequestList& list, const RankSet& joined_now, int64_t now_ns, ResponseList* out) {
   for (const wire::Request& request : list.requests) {
     if (request.signature.op == wire::Op::kJoin) continue;
     HC_RETURN_IF_ERROR(NoteErased(request, list.rank, out));
-    HC_RETURN_IF_ERROR(coordinator.Add(list.rank, request, joined_now, now_ns, &out->responses));
+    HC_RETURN_IF_ERROR(coordinator_.Add(list.rank, request, joined_now, now_ns, &out->responses));
   }
   return Status::Ok();
 }
 
-Status Controller::Impl::NoteErased(const wire::Request& request, int rank, ResponseList* out) const {
+Status Controller::NoteErased(const wire::Request& request, int rank, ResponseList* out) const {
   const CacheBit bit = request.changed_bit;
   if (bit == wire::kNoBit) return Status::Ok();
-  const ResponseCache::Entry* entry = cache.At(bit);
+  const ResponseCache::Entry* entry = cache_.At(bit);
   if (entry == nullptr || entry->signature->name != request.signature.name) {
-    return {StatusCode::kCorrupt, config.names.Text(rank) + " says that " + Describe(request.signature) +
+    return {StatusCode::kCorrupt, config_.names.Text(rank) + " says that " + Describe(request.signature) +
                                       " replaces cache bit " + std::to_string(bit) +
                                       ", which stands for another tensor."};
   }
@@ -137,33 +139,33 @@ Status Controller::Impl::NoteErased(const wire::Request& request, int rank, Resp
   return Status::Ok();
 }
 
-Status Controller::Impl::AddMerged(const MergedRequest& merged, const RankSet& joined_now, int64_t now_ns,
-                                   ResponseList* out) {
+Status Controller::AddMerged(const MergedRequest& merged, const RankSet& joined_now, int64_t now_ns,
+                             ResponseList* out) {
   if (merged.ranks.empty()) return {StatusCode::kCorrupt, "a merged request is of no rank."};
   HC_RETURN_IF_ERROR(NoteErased(merged.request, merged.ranks.front().begin, out));
-  return coordinator.AddMerged(merged, joined_now, now_ns, &out->responses);
+  return coordinator_.AddMerged(merged, joined_now, now_ns, &out->responses);
 }
 
 // The pending operations with the ranks that have them: uncached ones as the coordinator counts them, cached ones as
 // the request lists report them.
-std::vector<PendingOp> Controller::Impl::CollectPending(const std::vector<const RequestList*>& lists,
-                                                        const ResponseList& out, int64_t now_ns) const {
+std::vector<PendingOp> Controller::CollectPending(const std::vector<const RequestList*>& lists, const ResponseList& out,
+                                                  int64_t now_ns) const {
   std::vector<PendingOp> ops;
   std::vector<const Coordinator::Pending*> uncached;
-  for (const auto& [name, pending] : coordinator.pending()) uncached.push_back(&pending);
+  for (const auto& [name, pending] : coordinator_.pending()) uncached.push_back(&pending);
   std::ranges::sort(uncached, {}, [](const auto* pending) { return pending->sequence; });
   for (const auto* pending : uncached) {
-    ops.push_back({pending->signature, pending->has, now_ns - pending->first_ns >= config.stall_warn_ns, false});
+    ops.push_back({pending->signature, pending->has, now_ns - pending->first_ns >= config_.stall_warn_ns, false});
   }
   std::map<CacheBit, PendingOp> cached;
   const auto note = [&](CacheBit bit, int rank, bool stalled_there) {
-    const ResponseCache::Entry* entry = cache.At(bit);
+    const ResponseCache::Entry* entry = cache_.At(bit);
     if (entry == nullptr) return;  // a free slot: pending nowhere, and only this rank is wrong about it
     PendingOp& op =
-        cached.try_emplace(bit, PendingOp{*entry->signature, RankSet(config.size), false, false}).first->second;
+        cached.try_emplace(bit, PendingOp{*entry->signature, RankSet(config_.size), false, false}).first->second;
     op.has.Add(rank);
     op.stalled |= stalled_there;
-    op.moving = TestBit(agreed_bits, bit) || std::ranges::binary_search(out.erase, bit);
+    op.moving = TestBit(agreed_bits_, bit) || std::ranges::binary_search(out.erase, bit);
   };
   for (const RequestList* list : lists) {
     for (const CacheBit bit : list->stalled_bits) note(bit, list->rank, true);
@@ -173,9 +175,9 @@ std::vector<PendingOp> Controller::Impl::CollectPending(const std::vector<const 
   return ops;
 }
 
-void Controller::Impl::InspectStalls(const std::vector<const RequestList*>& lists, const RoundOutcome& outcome,
-                                     const RankSet& joined_now, int64_t now_ns, ResponseList* out) {
-  const bool look = config.stall_check && (outcome.raised & kStalled) != 0;
+void Controller::InspectStalls(const std::vector<const RequestList*>& lists, const RoundOutcome& outcome,
+                               const RankSet& joined_now, int64_t now_ns, ResponseList* out) {
+  const bool look = config_.stall_check && (outcome.raised & kStalled) != 0;
   const bool some_wait = std::ranges::any_of(lists, [](const RequestList* list) { return list->all_waiting; });
   if (!look && !some_wait) return;
   std::vector<WaitingRank> ranks;
@@ -187,66 +189,66 @@ void Controller::Impl::InspectStalls(const std::vector<const RequestList*>& list
     for (WaitingRank& rank : ranks) rank.all_waiting = false;  // all ranks have it pending, and go on
   }
   StallInspector::Verdict verdict =
-      stalls.Inspect(CollectPending(lists, *out, now_ns), ranks, joined_now, look, now_ns);
+      stalls_.Inspect(CollectPending(lists, *out, now_ns), ranks, joined_now, look, now_ns);
   for (wire::Response& failure : verdict.failures) {
-    coordinator.Drop(failure.signature.name);
+    coordinator_.Drop(failure.signature.name);
     out->responses.push_back(std::move(failure));
   }
   out->report = std::move(verdict.report);
   out->late_ranks = std::move(verdict.late_ranks);
-  next_inspect_ns = std::min(next_inspect_ns, stalls.NextFailNs());
+  next_inspect_ns_ = std::min(next_inspect_ns_, stalls_.NextFailNs());
 }
 
-int64_t Controller::Impl::OldestPendingNs() const {
+int64_t Controller::OldestPendingNs() const {
   int64_t oldest_ns = kNever;
-  ForEachBit(table.pending_words(),
-             [&](CacheBit bit) { oldest_ns = std::min(oldest_ns, table.hit(bit).submitted_ns); });
-  if (!table.uncached().empty()) oldest_ns = std::min(oldest_ns, table.uncached().begin()->first);
-  for (const auto& [name, pending] : coordinator.pending()) oldest_ns = std::min(oldest_ns, pending.first_ns);
+  ForEachBit(table_.pending_words(),
+             [&](CacheBit bit) { oldest_ns = std::min(oldest_ns, table_.hit(bit).submitted_ns); });
+  if (!table_.uncached().empty()) oldest_ns = std::min(oldest_ns, table_.uncached().begin()->first);
+  for (const auto& [name, pending] : coordinator_.pending()) oldest_ns = std::min(oldest_ns, pending.first_ns);
   return oldest_ns;
 }
 
 // Asks rank 0 to look for a deadlock. Some ranks may wait for each other in a circle while the rest compute, and only
 // the coordinator sees what all of them lack. A rank asks when it has waited for kStillNs without a change, and once
 // for each change, because most waits are for slow ranks.
-void Controller::Impl::RequestDeadlockCheck(int64_t now_ns) {
-  if (closed || !all_wait() || unflushed_since_ns != kNever) {
-    still_since_ns = kNever;
+void Controller::RequestDeadlockCheck(int64_t now_ns) {
+  if (closed_ || !all_wait() || unflushed_since_ns_ != kNever) {
+    still_since_ns_ = kNever;
     return;
   }
-  if (still_since_ns == kNever || still_at_change != changes) {
-    still_since_ns = now_ns;
-    still_at_change = changes;
+  if (still_since_ns_ == kNever || still_at_change_ != changes_) {
+    still_since_ns_ = now_ns;
+    still_at_change_ = changes_;
   }
-  if (now_ns - still_since_ns >= kStillNs) RaiseStalled();
+  if (now_ns - still_since_ns_ >= kStillNs) RaiseStalled();
 }
 
-void Controller::Impl::RaiseStalled() {
-  if (raised_at_change == changes || closed) return;
-  raised_at_change = changes;
-  stalled = true;
+void Controller::RaiseStalled() {
+  if (raised_at_change_ == changes_ || closed_) return;
+  raised_at_change_ = changes_;
+  stalled_ = true;
 }
 
-int64_t Controller::Impl::NextInspectNs() const {
-  const bool looks = still_since_ns != kNever && raised_at_change != changes;
-  return looks ? std::min(next_inspect_ns, still_since_ns + kStillNs) : next_inspect_ns;
+int64_t Controller::NextInspectNs() const {
+  const bool looks = still_since_ns_ != kNever && raised_at_change_ != changes_;
+  return looks ? std::min(next_inspect_ns_, still_since_ns_ + kStillNs) : next_inspect_ns_;
 }
 
-void Controller::Impl::Inspect(int64_t now_ns) {
+void Controller::Inspect(int64_t now_ns) {
   RequestDeadlockCheck(now_ns);
-  if (now_ns < next_inspect_ns) return;
+  if (now_ns < next_inspect_ns_) return;
   const int64_t oldest_ns = OldestPendingNs();
-  next_inspect_ns = kNever;
-  if (oldest_ns == kNever || closed) return;
-  if (oldest_ns + config.stall_warn_ns > now_ns) {
-    next_inspect_ns = oldest_ns + config.stall_warn_ns;
+  next_inspect_ns_ = kNever;
+  if (oldest_ns == kNever || closed_) return;
+  if (oldest_ns + config_.stall_warn_ns > now_ns) {
+    next_inspect_ns_ = oldest_ns + config_.stall_warn_ns;
     return;
   }
-  stalled = true;
-  over_limit_since_ns = std::min(over_limit_since_ns, now_ns);
-  next_inspect_ns = now_ns + config.stall_warn_ns;
-  if (const int64_t fail_ns = stalls.NextFailNs(); fail_ns > now_ns)
-    next_inspect_ns = std::min(next_inspect_ns, fail_ns);
+  stalled_ = true;
+  over_limit_since_ns_ = std::min(over_limit_since_ns_, now_ns);
+  next_inspect_ns_ = now_ns + config_.stall_warn_ns;
+  if (const int64_t fail_ns = stalls_.NextFailNs(); fail_ns > now_ns)
+    next_inspect_ns_ = std::min(next_inspect_ns_, fail_ns);
 }
 
 }  // namespace horocache::control
