@@ -86,7 +86,7 @@ def test_the_error_names_a_rank_that_dies():
         ({"np": 2, "num_proc": 3}, ValueError, "contradict each other"),
         ({"np": 0}, ValueError, "a whole number of ranks, from 1 on; it is 0"),
         ({"np": "2"}, ValueError, "it is '2'"),
-        ({"hosts": "localhost:1", "hostfile": "x"}, ValueError, "give one of them"),
+        ({"hosts": "localhost:1", "hostfile": "x"}, ValueError, "pass one of them"),
     ],
 )
 def test_invalid_arguments_raise(arguments, error, words):

@@ -108,7 +108,7 @@ def test_an_mpi_world_of_one_process_contradicts_a_launcher_with_more_ranks():
     assert len(lines) == 2 and job.lines("alone ") == ["1"], job.report()
     assert "number 1 (PALS_RANKID), but" in lines[0] and "rank 1 of 2 (SLURM_PROCID and" in lines[1], job.report()
     assert all("libmpi" in line and "it is rank 0 of 1: the library does not belong" in line for line in lines), lines
-    assert (job.out + job.err).count("ALPS_APP_PE is 0, and no variable says") == 1, job.report()
+    assert (job.out + job.err).count("ALPS_APP_PE is 0, and no variable has") == 1, job.report()
 
 
 def test_under_horocacherun_mpi_is_off_and_a_request_for_mpi_is_an_error():

@@ -115,7 +115,7 @@ def test_a_forked_child_reads_the_rank_of_its_parent_and_cannot_operate(binding)
             if os.fork() != 0:  # the child of the child is a forked process, too
                 os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
             assert answers() == here
-            with pytest.raises(hc.InvalidArgumentError, match="does not use MPI"):
+            with pytest.raises(hc.InvalidArgumentError, match="MPI is not active"):
                 hc.mpi_threads_supported()
             calls = (hc.init, hc.barrier, hc.metrics, lambda: hc.abort("x"), lambda: hc.allreduce(np.ones(1)))
             for call in (*calls, lambda: hc.add_process_set([0])):
