@@ -14,9 +14,7 @@ inline bool IsGroup(const wire::Signature& signature) { return signature.tensors
 
 // True if the op may run fused with others of its kind: all their tensors travel in one collective, as segments of one
 // element type.
-inline bool Fuses(wire::Op op) {
-  return op == wire::Op::kAllreduce || op == wire::Op::kBroadcast || op == wire::Op::kReduce;
-}
+inline bool Fuses(wire::Op op) { return wire::TraitsOf(op).fuses; }
 
 // True if the op's responses are cached: all but those of ops that happen once, or without a round.
 inline bool IsCacheable(wire::Op op) {

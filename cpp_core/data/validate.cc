@@ -6,24 +6,11 @@
 #include "data/row_layout.h"
 
 namespace horocache::data {
-namespace {
-
-bool Folds(wire::Op op) {
-  return op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter;
-}
-
-}  // namespace
-
-uint32_t OpBits(std::initializer_list<wire::Op> ops) {
-  uint32_t bits = 0;
-  for (const wire::Op op : ops) bits |= 1u << static_cast<int>(op);
-  return bits;
-}
 
 uint32_t AllCollectives() {
-  using wire::Op;
-  return OpBits({Op::kAllreduce, Op::kAllgather, Op::kBroadcast, Op::kReducescatter, Op::kAlltoall, Op::kReduce,
-                 Op::kGather, Op::kScatter, Op::kBarrier});
+  uint32_t bits = 0;
+  for (size_t op = 0; op < wire::kOps.size(); ++op) bits |= wire::kOps[op].on_backends ? 1u << op : 0u;
+  return bits;
 }
 
 Status CheckCollective(const Collective& collective, const control::BackendTraits& traits, int ranks) {
@@ -56,7 +43,7 @@ Status CheckCollective(const Collective& collective, const control::BackendTrait
                         " has joined, so it neither gives nor takes data; choose another root");
     }
   }
-  if (!Folds(collective.op)) return Status::Ok();
+  if (!wire::HasReduceOp(collective.op)) return Status::Ok();
   return CheckFold(collective.dtype, collective.reduce_op,
                    {.before = collective.prescale, .after = collective.postscale});
 }

@@ -3,8 +3,6 @@
 // (rows, splits, counts).
 #pragma once
 
-#include <initializer_list>
-
 #include "base/status.h"
 #include "control/selector.h"
 #include "data/backend.h"
@@ -13,9 +11,7 @@ namespace horocache::data {
 
 Status CheckCollective(const Collective& collective, const control::BackendTraits& traits, int ranks);
 
-// One bit per wire::Op, as in BackendTraits::ops.
-uint32_t OpBits(std::initializer_list<wire::Op> ops);
-// The bits of all collectives that move data, and of barrier.
+// The bits (BackendTraits::ops) of all operations that backends run: the collectives that move data, and barrier.
 uint32_t AllCollectives();
 
 }  // namespace horocache::data

@@ -20,10 +20,6 @@ std::string TakeText(Words* in, const char* what) {
 
 bool Runs(wire::Op op) { return op <= wire::Op::kScatter; }
 
-bool ReducesData(wire::Op op) {
-  return op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter;
-}
-
 template <typename F>
 bool AnyStep(const Program& program, F&& f) {
   return std::ranges::any_of(program.programs,
@@ -59,7 +55,7 @@ Status Complete(LibraryProgram* one, std::span<const std::byte> packed) {
     return {StatusCode::kCorrupt, "program '" + one->name + "' has the root " + std::to_string(one->root)};
   }
   HC_RETURN_IF_ERROR(CheckExtents(*one));
-  if (!ReducesData(one->op) && AnyStep(one->program, [](const Step& step) { return Reduces(step.op); })) {
+  if (!wire::HasReduceOp(one->op) && AnyStep(one->program, [](const Step& step) { return Reduces(step.op); })) {
     return {StatusCode::kCorrupt,
             "program '" + one->name + "' adds up, and " + std::string(wire::OpName(one->op)) + " has no sum"};
   }

@@ -59,10 +59,7 @@ std::string ProgramTask::Details() const {
   return text;
 }
 
-bool ProgramTask::folds() const {
-  return collective_.op == wire::Op::kAllreduce || collective_.op == wire::Op::kReduce ||
-         collective_.op == wire::Op::kReducescatter;
-}
+bool ProgramTask::folds() const { return wire::HasReduceOp(collective_.op); }
 
 bool ProgramTask::Step(int64_t* budget) {
   switch (state_) {

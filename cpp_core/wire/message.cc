@@ -6,12 +6,7 @@
 
 namespace horocache::wire {
 
-std::string_view OpName(Op op) {
-  static constexpr std::array<std::string_view, kNumOps> kNames = {
-      "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "reduce", "gather",
-      "scatter",   "barrier",   "join",      "register",      "send",     "recv"};
-  return kNames.at(static_cast<size_t>(op));
-}
+std::string_view OpName(Op op) { return kOps.at(static_cast<size_t>(op)).name; }
 
 std::string_view ReduceOpName(ReduceOp op) {
   static constexpr std::array<std::string_view, kNumReduceOps> kNames = {"average", "sum", "adasum", "min", "max",

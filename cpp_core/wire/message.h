@@ -1,6 +1,7 @@
 // The messages that ranks exchange: plain values without behaviour. codec.h encodes them as bytes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,7 +27,40 @@ enum class Op : uint8_t {
   kSend,
   kRecv,
 };
-inline constexpr int kNumOps = 13;
+
+// The properties of one operation. They are all that most parts of the system know about it.
+struct OpTraits {
+  std::string_view name;
+  bool on_backends = false;    // a backend runs it; the control plane or the message engine runs the others
+  bool has_reduce_op = false;  // it reduces elements, so it has a reduce op and scale factors
+  bool has_root = false;
+  bool sizes_differ = false;  // its first dimension may differ between ranks; shape[0] is -1 in its signatures
+  // All tensors of one request, and of several requests, may travel in one collective as segments of one element type.
+  // The caller provides the memory of the results, which have the shapes of the tensors.
+  bool fuses = false;
+};
+
+// One row for each Op, in its order.
+inline constexpr auto kOps = std::to_array<OpTraits>({
+    {.name = "allreduce", .on_backends = true, .has_reduce_op = true, .fuses = true},
+    {.name = "allgather", .on_backends = true, .sizes_differ = true},
+    {.name = "broadcast", .on_backends = true, .has_root = true, .fuses = true},
+    {.name = "reducescatter", .on_backends = true, .has_reduce_op = true},
+    {.name = "alltoall", .on_backends = true, .sizes_differ = true},
+    {.name = "reduce", .on_backends = true, .has_reduce_op = true, .has_root = true, .fuses = true},
+    {.name = "gather", .on_backends = true, .has_root = true, .sizes_differ = true},
+    {.name = "scatter", .on_backends = true, .has_root = true, .sizes_differ = true},
+    {.name = "barrier", .on_backends = true},
+    {.name = "join"},
+    {.name = "register"},
+    {.name = "send"},
+    {.name = "recv"},
+});
+inline constexpr int kNumOps = static_cast<int>(kOps.size());
+static_assert(kNumOps == static_cast<int>(Op::kRecv) + 1, "one row for each Op");
+static_assert(kNumOps <= 16, "the header of a tile has 4 bits for the operation (data/backends/shm/task.cc)");
+
+constexpr const OpTraits& TraitsOf(Op op) { return kOps[static_cast<size_t>(op)]; }
 
 enum class ReduceOp : uint8_t {
   kAverage,
@@ -51,14 +85,9 @@ inline constexpr int kNumDivideBys = 2;
 using CacheBit = uint32_t;
 inline constexpr CacheBit kNoBit = ~CacheBit{0};
 
-// True if the op's first dimension may differ between ranks; shape[0] is -1 in its signatures.
-inline bool SizesDiffer(Op op) {
-  return op == Op::kAllgather || op == Op::kAlltoall || op == Op::kGather || op == Op::kScatter;
-}
-
-inline bool HasRoot(Op op) {
-  return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather || op == Op::kScatter;
-}
+inline bool SizesDiffer(Op op) { return TraitsOf(op).sizes_differ; }
+inline bool HasRoot(Op op) { return TraitsOf(op).has_root; }
+inline bool HasReduceOp(Op op) { return TraitsOf(op).has_reduce_op; }
 
 // True for messages between two ranks. They take part in no round; the other rank is the signature's `root`.
 inline bool IsPointToPoint(Op op) { return op == Op::kSend || op == Op::kRecv; }

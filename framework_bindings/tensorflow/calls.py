@@ -67,7 +67,7 @@ class Call(NamedTuple):
         check_scales(self.scales)
         before, after = self.scales
         number, name = set_id(self.process_set), self.name
-        if not name and self.op < len(OP_NAMES) and tf.executing_eagerly() and counts_by_itself():
+        if not name and self.op in OP_NAMES and tf.executing_eagerly() and counts_by_itself():
             # Assumes that the caller waits for its unnamed operations before the thread's next call, so that only they
             # are in flight.
             own = context.current().thread_names.take(self.op, number, ()).name

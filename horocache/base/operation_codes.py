@@ -14,4 +14,14 @@ OP_BARRIER = 8
 OP_JOIN = 9
 OP_SEND = 11
 OP_RECV = 12
-OP_NAMES = ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "reduce", "gather", "scatter")
+# The names of the operations on tensors, by code.
+OP_NAMES = {
+    OP_ALLREDUCE: "allreduce",
+    OP_ALLGATHER: "allgather",
+    OP_BROADCAST: "broadcast",
+    OP_REDUCESCATTER: "reducescatter",
+    OP_ALLTOALL: "alltoall",
+    OP_REDUCE: "reduce",
+    OP_GATHER: "gather",
+    OP_SCATTER: "scatter",
+}

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "control/signature.h"
 #include "data/backends/backends.h"
 #include "data/backends/segment_cursor.h"
 #include "data/kernels/fold.h"
@@ -27,8 +28,7 @@ class LoopbackTask : public CollectiveTask {
     for (const Segment& segment : collective_.segments) total_ += segment.count;
     ++counters_.operations;
     counters_.payload_bytes += static_cast<uint64_t>(total_ * element_bytes_);
-    const wire::Op op = collective_.op;
-    if (op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter) {
+    if (wire::HasReduceOp(collective_.op)) {
       function_ = kernels->Find(collective_.dtype, collective_.reduce_op);
       scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale, 1);
     }
@@ -50,9 +50,7 @@ class LoopbackTask : public CollectiveTask {
 
  private:
   void Prepare() {
-    const wire::Op op = collective_.op;
-    const bool on_rows =
-        op != wire::Op::kBarrier && op != wire::Op::kAllreduce && op != wire::Op::kReduce && op != wire::Op::kBroadcast;
+    const bool on_rows = collective_.op != wire::Op::kBarrier && !control::Fuses(collective_.op);
     if (on_rows && collective_.joined.empty()) status_ = PrepareRows();
     cursor_ = SegmentCursor(&collective_.segments, static_cast<size_t>(element_bytes_));
   }

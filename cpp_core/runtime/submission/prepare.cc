@@ -61,7 +61,8 @@ void NameMember(size_t index, bool group, wire::Signature* signature) {
 
 Status CheckApart(const Operation& operation) {
   const wire::Signature& signature = operation.request.signature;
-  if (operation.tensors.size() < 2 || signature.op != wire::Op::kAllreduce) return Status::Ok();
+  const bool stores_sums = wire::HasReduceOp(signature.op) && control::Fuses(signature.op);
+  if (operation.tensors.size() < 2 || !stores_sums) return Status::Ok();
   thread_local std::vector<Place> places;  // keeps its capacity, so that steady state allocates nothing
   places.clear();
   for (size_t i = 0; i < operation.tensors.size(); ++i) {
@@ -112,8 +113,7 @@ Status ReleaseBlocks(Operation* operation) {
 
 std::string NonFiniteText(const Operation& operation) {
   const wire::Signature& signature = operation.request.signature;
-  const bool reduces = signature.op == wire::Op::kAllreduce || signature.op == wire::Op::kReducescatter ||
-                       signature.op == wire::Op::kReduce;
+  const bool reduces = wire::HasReduceOp(signature.op);
   for (size_t i = 0; reduces && i < signature.tensors.size(); ++i) {
     const TensorArgument& tensor = operation.tensors[i];
     const data::NonFinite found = data::FindNonFinite(signature.tensors[i].dtype, tensor.input, tensor.count);

@@ -66,11 +66,11 @@ Status MpiBackend::Supports(const Collective& collective) const {
   HC_RETURN_IF_ERROR(CheckCollective(collective, traits_, queue_.comm.size()));
   const std::string op(wire::OpName(collective.op));
   if (collective.algorithm == kTwoLevel) return SupportsTwoLevels(collective);
-  if (collective.algorithm == kFold && !Reduces(collective.op) && collective.op != wire::Op::kReducescatter) {
+  if (collective.algorithm == kFold && !wire::HasReduceOp(collective.op)) {
     return {StatusCode::kUnsupported, "mpi/fold reduces; " + op + " does not"};
   }
-  if (collective.algorithm == kNative && collective.op == wire::Op::kReducescatter) {
-    return {StatusCode::kUnsupported, "mpi/native has no reducescatter; mpi/fold has"};
+  if (collective.algorithm == kNative && wire::HasReduceOp(collective.op) && !Reduces(collective.op)) {
+    return {StatusCode::kUnsupported, "mpi/native has no " + op + "; mpi/fold has"};
   }
   return collective.algorithm == kNative ? KeepsOrder(collective) : Status::Ok();
 }

@@ -3,17 +3,10 @@
 #include <utility>
 
 namespace horocache::data {
-namespace {
-
-bool Folds(wire::Op op) {
-  return op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter;
-}
-
-}  // namespace
 
 bool ScalesFirst(const Collective& collective) {
   const bool sums = collective.reduce_op == wire::ReduceOp::kSum || collective.reduce_op == wire::ReduceOp::kAverage;
-  return Folds(collective.op) && sums && Is16BitFloat(collective.dtype);
+  return wire::HasReduceOp(collective.op) && sums && Is16BitFloat(collective.dtype);
 }
 
 MpiQueue::MpiQueue(MpiResources* means, const BackendOptions& options, const KernelSet* kernel_set)
@@ -32,7 +25,7 @@ int64_t MpiQueue::MessageElements(int peer, int64_t element_bytes) const {
 MpiTask::MpiTask(MpiQueue* queue, Collective collective)
     : QueuedTask(queue, std::move(collective), queue->comm.rank(), queue->comm.size()), queue_(*queue) {
   for (const Segment& segment : collective_.segments) total_ += segment.count;
-  if (Folds(collective_.op)) PrepareFold(*queue->kernels);
+  if (wire::HasReduceOp(collective_.op)) PrepareFold(*queue->kernels);
 }
 
 void MpiTask::Finish(Status status) {

@@ -35,7 +35,7 @@ uint64_t EncodeKind(const Collective& c) {
 std::string Describe(const TileHeader& header) {
   const auto op = static_cast<wire::Op>(header.kind & 0xf);
   std::string text(wire::OpName(op));
-  if (op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter) {
+  if (wire::HasReduceOp(op)) {
     text += " " + std::string(wire::ReduceOpName(static_cast<wire::ReduceOp>(header.kind >> 4 & 0xf)));
   }
   text +=
