@@ -59,7 +59,8 @@ std::string Wrong(const SetHistory& set, const std::vector<Lives>& lives, const 
   const PlanRecord& record = member.planned[index];
   const control::Plan& plan = record.plan;
   const wire::Signature& signature = *plan.items[0].signature;
-  if (plan.items.size() != 1 || !plan.joined.empty()) return "was inline with others, or without a rank that has joined";
+  if (plan.items.size() != 1 || !plan.joined.empty())
+    return "was inline with others, or without a rank that has joined";
   std::vector<Data> parts;
   for (size_t m = 0; m < set.members.size(); ++m) {
     parts.push_back(PartOf(plan, m, set.members.size(), record.result.size()));

@@ -93,7 +93,8 @@ TEST_F(InlineCheckersTest, PassAGoodHistory) { EXPECT_EQ(Found(), ""); }
 
 TEST_F(InlineCheckersTest, FindAWrongResult) {
   Rank(1).planned[0].result = Numbers(1);
-  ExpectFound(CheckInline, "rank 1 step 21: plan number 0, \"a\", was inline in its round and was reduced to something else");
+  ExpectFound(CheckInline,
+              "rank 1 step 21: plan number 0, \"a\", was inline in its round and was reduced to something else");
 }
 
 TEST_F(InlineCheckersTest, FindDataThatARankHadNotSubmitted) {
