@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from horocache.testing import run_ranks
+
+
+def with_parameters(function: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
+    """Give a function the signature from which pytest takes its parameters; return it."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
 
 
 def on_ranks(*sizes: int, run: Callable[..., Any] = run_ranks, init: bool = True, **options: Any) -> Callable[..., Any]:
@@ -44,10 +51,8 @@ def on_ranks(*sizes: int, run: Callable[..., Any] = run_ranks, init: bool = True
             knobs = {"binding": case["binding"]} if "binding" in case else {}
             run(on_a_rank, size, args=(case,), **{**options, "knobs": {**options.get("knobs", {}), **knobs}})
 
-        names = [*(["_size"] if len(sizes) > 1 else []), *parameters]
-        test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-        )
-        return pytest.mark.parametrize("_size", sizes)(test) if len(sizes) > 1 else test
+        if len(sizes) == 1:
+            return with_parameters(test, parameters)
+        return pytest.mark.parametrize("_size", sizes)(with_parameters(test, ["_size", *parameters]))
 
     return decorate

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from horocache.errors import InvalidArgumentError
 
+_FAMILIES = frozenset(("fused_size_log2", "op_count", "op_ns", "wait_ns"))  # of counters with an index
+
 
 class Metrics(dict[str, int]):
     """The counters of a rank at one moment, by name; :func:`horocache.metrics` lists the names.
@@ -44,6 +46,3 @@ class Metrics(dict[str, int]):
                 "result of an earlier metrics() of the same session."
             )
         return grown
-
-
-_FAMILIES = frozenset(("fused_size_log2", "op_count", "op_ns", "wait_ns"))  # of counters with an index

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from ranks import with_parameters
 
 from horocache import _core
 
@@ -79,10 +80,7 @@ def on_ranks(
             run_ranks(size, bound, process_sets, library, **{**knobs, **case_knobs})
 
         names = ["size", *(name for name in own if name != "size")]
-        test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-        )
-        return pytest.mark.parametrize("size", sizes)(test)
+        return pytest.mark.parametrize("size", sizes)(with_parameters(test, names))
 
     return decorate
 

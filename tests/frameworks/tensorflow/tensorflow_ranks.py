@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import cloudpickle
 import pytest
-from ranks import on_ranks
+from ranks import on_ranks, with_parameters
 
 from horocache.testing import run_ranks
 
@@ -70,18 +70,18 @@ def on_keras_ranks(*sizes, backends=BACKENDS, **options):
     """
 
     def decorate(body):
-        parameters = dict(inspect.signature(body).parameters)
-        takes_backend = parameters.pop("backend", None) is not None
+        parameters = [name for name in inspect.signature(body).parameters if name != "backend"]
+        takes_backend = "backend" in inspect.signature(body).parameters
 
         @functools.wraps(body)
         def test(backend, **case):
             use_keras_backend(backend)
             body(**case, **({"backend": backend} if takes_backend else {}))
 
-        backend = inspect.Parameter("backend", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        test.__signature__ = inspect.Signature([backend, *parameters.values()])
         on_each = pytest.mark.parametrize("backend", backends)
-        return on_each(on_tensorflow_ranks(*sizes, timeout=120, **options)(test))
+        return on_each(
+            on_tensorflow_ranks(*sizes, timeout=120, **options)(with_parameters(test, ["backend", *parameters]))
+        )
 
     return decorate
 
