@@ -5,9 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from horocache.base.operation_codes import OP_NAMES
 from horocache.errors import InvalidArgumentError
 
-_FAMILIES = frozenset(("fused_size_log2", "op_count", "op_ns", "wait_ns"))  # of counters with an index
+_BY_NUMBER = frozenset(("fused_size_log2", "wait_ns"))
+_BY_OPERATION = frozenset(("op_count", "op_ns"))
+_OPERATIONS = frozenset((*OP_NAMES.values(), "barrier", "join", "register", "recv", "send"))
+
+
+def _may_be_absent(name: str) -> bool:
+    family, _, index = name.partition(".")
+    return (family in _BY_NUMBER and index.isdecimal()) or (family in _BY_OPERATION and index in _OPERATIONS)
 
 
 class Metrics(dict[str, int]):
@@ -26,10 +34,10 @@ class Metrics(dict[str, int]):
         Raises:
             KeyError: there is no counter of this name.
         """
-        family = name.partition(".")[0]
-        if "." in name and family in _FAMILIES:
+        if _may_be_absent(name):
             return 0
-        close = difflib.get_close_matches(name, self, 1)
+        operations = (f"{family}.{operation}" for family in _BY_OPERATION for operation in _OPERATIONS)
+        close = difflib.get_close_matches(name, {*self, *operations}, 1)
         raise KeyError(f"{name!r} is not a counter" + (f"; did you mean {close[0]!r}?" if close else ""))
 
     def since(self, earlier: Mapping[str, int]) -> Metrics:

@@ -9,11 +9,13 @@ from horocache.errors import InvalidArgumentError
 def test_an_absent_counter_with_an_index_is_zero():
     metrics = Metrics({"rounds": 3, "op_count.allreduce": 2})
     assert metrics["op_count.allreduce"] == 2
-    assert metrics["op_count.allgather"] == metrics["wait_ns.7"] == 0
+    assert metrics["op_count.allgather"] == metrics["op_ns.barrier"] == metrics["wait_ns.7"] == 0
     assert "wait_ns.7" not in metrics
 
 
-@pytest.mark.parametrize("name", ["round", "rounds.1", "op_counts.allreduce"])
+@pytest.mark.parametrize(
+    "name", ["round", "rounds.1", "op_counts.allreduce", "op_count.allreduec", "op_ns.3", "wait_ns.x", "wait_ns."]
+)
 def test_a_name_that_is_not_a_counter_raises(name):
     with pytest.raises(KeyError, match="not a counter"):
         Metrics({"rounds": 3})[name]
@@ -22,6 +24,8 @@ def test_a_name_that_is_not_a_counter_raises(name):
 def test_a_name_with_a_typing_error_gets_a_suggestion():
     with pytest.raises(KeyError, match="did you mean 'rounds'"):
         Metrics({"rounds": 3})["round"]
+    with pytest.raises(KeyError, match=r"did you mean 'op_count\.allreduce'"):
+        Metrics()["op_count.allreduec"]
 
 
 def test_since_returns_what_was_added():
