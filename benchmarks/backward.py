@@ -83,25 +83,25 @@ class NumpyPasses:
         import numpy as np
 
         self._plan, self._split = plan, split
-        self._arrays = [np.empty(shape, np.float32) for _, shape in plan.shapes]
+        self.gradients = [np.empty(shape, np.float32) for _, shape in plan.shapes]
 
     def way(self, groups: int) -> Way:
         """Reduce in ``groups`` groups; 0: each array by itself; ALONE: not at all."""
-        last = {members[-1]: members for members in self._members(groups)}
+        last = {members[-1]: members for members in self.members(groups)}
         return Way(lambda: None, functools.partial(self._run, groups, last), functools.partial(self._wrong, groups))
 
-    def _members(self, groups: int) -> list[list[int]]:
-        numbers = range(len(self._arrays))
+    def members(self, groups: int) -> list[list[int]]:
+        numbers = range(len(self.gradients))
         if groups == ALONE:
             return []
         if groups == 0:
             return [[number] for number in numbers]
-        return self._split(numbers, [array.nbytes for array in self._arrays], groups)
+        return self._split(numbers, [array.nbytes for array in self.gradients], groups)
 
     def _run(self, groups: int, last: Mapping[int, list[int]]) -> None:
         import horocache as hc
 
-        plan, arrays = self._plan, self._arrays
+        plan, arrays = self._plan, self.gradients
         handles: list[Any] = []
         plan.begin()
         for number, array in enumerate(arrays):
@@ -120,7 +120,7 @@ class NumpyPasses:
 
     def _wrong(self, groups: int) -> int:
         wanted = self._plan.value if groups == ALONE else self._plan.average
-        return sum(_other_than(wanted(number), array) for number, array in enumerate(self._arrays))
+        return sum(_other_than(wanted(number), array) for number, array in enumerate(self.gradients))
 
 
 class TorchPasses:
@@ -134,8 +134,8 @@ class TorchPasses:
 
         torch.set_num_threads(1)
         self._plan = plan
-        self._buffers = [torch.empty(tuple(shape)) for _, shape in plan.shapes]
-        self._weights = [torch.zeros_like(buffer) for buffer in self._buffers]
+        self.gradients = [torch.empty(tuple(shape)) for _, shape in plan.shapes]
+        self._weights = [torch.zeros_like(buffer) for buffer in self.gradients]
         self._layer = _layer_class(self._produce)
         self._loss: Any = None
 
@@ -171,7 +171,7 @@ class TorchPasses:
         return Way(prepare, run, wrong)
 
     def _produce(self, number: int) -> Any:
-        buffer = self._buffers[number]
+        buffer = self.gradients[number]
         buffer.fill_(self._plan.value(number))
         self._plan.compute(number)
         # Another tensor over the same memory, which autograd takes as the gradient without a copy.

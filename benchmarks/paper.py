@@ -62,12 +62,12 @@ PLANES = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the grid; return 1 if a job failed. A plane that this machine lacks is left out and is not a failure."""
-    options = _parse(arguments)
+    options = parse(arguments)
     about = machine.about() | {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
     print(f"about {options.budget_s / 60:.0f} minutes", flush=True)
-    outcome = _run(options, find_launchers())
+    outcome = run(options, find_launchers())
     figures = paper_report.to_figures(options.ranks, outcome.cells)
-    text = [_heading(about, options, outcome.left_out), *map(str, paper_report.tables(figures))]
+    text = [heading(about, options, outcome.left_out), *map(str, paper_report.tables(figures))]
     text += [f"FAILED {failure}\n" for failure in outcome.failures]
     report = "\n".join(text)
     print(f"\n{report}")
@@ -88,14 +88,14 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
 
-def _run(options: argparse.Namespace, launchers: Launchers) -> Outcome:
+def run(options: argparse.Namespace, launchers: Launchers) -> Outcome:
     outcome = Outcome()
     for plane, framework in itertools.product(options.planes, options.frameworks):
         if plane.name in outcome.left_out:
             continue
         begin = time.perf_counter()
         try:
-            found = _cells(plane, _job(framework, plane, options), launchers)
+            found = _cells(plane, job_of(framework, plane, options), launchers)
         except NotHereError as error:
             outcome.left_out[plane.name] = str(error)
         except JobError as error:
@@ -131,7 +131,7 @@ def _cells(plane: Plane, job: Job, launchers: Launchers) -> list[Series]:
     return cells
 
 
-def _job(framework: str, plane: Plane, options: argparse.Namespace) -> Job:
+def job_of(framework: str, plane: Plane, options: argparse.Namespace) -> Job:
     """Return the job that measures the cells of one framework and plane."""
     knobs = {"group_by": options.group_by}
     if plane.select:
@@ -163,7 +163,7 @@ def _model(plane: Plane, options: argparse.Namespace) -> str:
     return str(options.model or ("EfficientNet-B0" if plane.smaller or options.quick else "ResNet-50"))
 
 
-def _heading(about: dict[str, Any], options: argparse.Namespace, left_out: dict[str, str]) -> str:
+def heading(about: dict[str, Any], options: argparse.Namespace, left_out: dict[str, str]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     planes = [
         f"- {plane.name}: left out: {left_out[plane.name]}"
@@ -180,7 +180,7 @@ def _heading(about: dict[str, Any], options: argparse.Namespace, left_out: dict[
     )
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
     planes = {plane.name: plane for plane in PLANES}
     parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS))

@@ -111,7 +111,7 @@ def _check(checks: CudaChecks, packer: Packer, source: str, target: str, scale: 
     cases = itertools.product(LAYOUTS, (PACK, UNPACK), LAUNCHES)
     wrong, total = list[str](), 0
     for (layout, direction, launch), seed in zip(cases, itertools.count(SEED)):
-        error = _compare(checks.library, packer, (source, target), scale, layout, direction, launch, unroll, seed)
+        error = compare(checks.library, packer, (source, target), scale, layout, direction, launch, unroll, seed)
         total += 1
         if error:
             way = "pack" if direction == PACK else "unpack"
@@ -123,7 +123,7 @@ def _check(checks: CudaChecks, packer: Packer, source: str, target: str, scale: 
     checks.fact(f"packing of {name}", CALL, words, seen, "exact", note=wrong[0] if wrong else "")
 
 
-def _compare(
+def compare(
     driver: Driver,
     packer: Packer,
     kinds: tuple[str, str],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import keras
 from horocache.collectives.api import Average
@@ -17,6 +17,14 @@ from keras.src.saving import object_registration
 
 from . import purposes
 from .backends import backend
+
+
+class DebugState(NamedTuple):
+    """How a distributed optimizer reduces its gradients."""
+
+    options: GradientOptions
+    local_variables: Mapping[int, str]
+    """The paths of the variables whose gradients stay on this rank, by the variables' ``id()``."""
 
 
 class DistributedMixin:
@@ -71,6 +79,10 @@ class DistributedMixin:
         for index, each in zip(shared, reduced, strict=True):
             result[index] = each
         return result
+
+    def debug_state(self) -> DebugState:
+        """Return the options of the reduction and the local variables, to look at; changing them has no effect."""
+        return DebugState(self._hc_options, dict(self._hc_local))
 
     def register_local_var(self, variable: Any) -> None:
         """Keep the gradient of a Keras or TensorFlow variable on this rank, instead of reducing it."""

@@ -37,6 +37,8 @@ def _unknown(handle: int) -> ValueError:
 class Runtime:
     """One rank's daemon, reached through ``hc.h``. Takes NumPy arrays only.
 
+    ``ffi``, ``lib`` and ``pointer`` (``hc_runtime*``) are for callers of functions of ``hc.h`` that it does not wrap.
+
     Role: any thread may call it. Owns the C runtime and keeps the arrays of operations in flight alive.
     """
 
@@ -49,63 +51,63 @@ class Runtime:
         ranks: Sequence[int] = (),
         programs: bytes = b"",
     ) -> None:
-        self._ffi, self._lib = load()
-        self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
+        self.ffi, self.lib = load()
+        self._dtypes = [self.ffi.string(self.lib.hc_dtype_name(i)).decode() for i in range(self.lib.hc_num_dtypes())]
         self._errors = threading.local()
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._bytes_into_views = 0  # bytes, see count_bytes_into_views
         self._forked = False
         pairs = list((arguments or {}).items())
-        names = [self._ffi.new("char[]", name.encode()) for name, _ in pairs]
-        values = [self._ffi.new("char[]", value.encode()) for _, value in pairs]
-        lists = [self._ffi.new("int32_t[]", list(members)) for members in (*process_sets, ranks)]
+        names = [self.ffi.new("char[]", name.encode()) for name, _ in pairs]
+        values = [self.ffi.new("char[]", value.encode()) for _, value in pairs]
+        lists = [self.ffi.new("int32_t[]", list(members)) for members in (*process_sets, ranks)]
         *sets, own = [{"ranks": members, "count": len(members)} for members in lists]
-        array = self._ffi.new("hc_process_set[]", sets)
-        job = self._ffi.new(
+        array = self.ffi.new("hc_process_set[]", sets)
+        job = self.ffi.new(
             "hc_job*", {"sets": array, "num_sets": len(sets), "ranks": own, "communicator": communicator}
         )
-        packed = self._ffi.from_buffer(programs)
+        packed = self.ffi.from_buffer(programs)
         job.programs, job.programs_bytes = packed, len(programs)
-        out = self._ffi.new("hc_runtime**")
+        out = self.ffi.new("hc_runtime**")
 
         def start(go_on: Any) -> int:
             job.go_on = go_on
-            return int(self._lib.hc_start_job(names, values, len(pairs), job, epoch, out, self._error))
+            return int(self.lib.hc_start_job(names, values, len(pairs), job, epoch, out, self._error))
 
         self._patiently(start)
-        self._runtime = self._ffi.gc(out[0], self._lib.hc_free)
+        self.pointer = self.ffi.gc(out[0], self.lib.hc_free)
 
     def __getattr__(self, name: str) -> int | bool:
         if name not in _PROPERTIES:
             raise AttributeError(name)
-        value: int = self._lib.hc_get(self._runtime, _PROPERTIES.index(name))  # allowed in a child of fork(), too
+        value: int = self.lib.hc_get(self.pointer, _PROPERTIES.index(name))  # allowed in a child of fork(), too
         return bool(value) if name == "alive" else value
 
     def _live(self) -> Any:
         if self._forked:
             msg = "horocache cannot be used in a child of fork(); call init() in a new process instead."
             raise ForkedProcessError(msg)
-        return self._runtime
+        return self.pointer
 
     @property
     def _error(self) -> Any:
         # One buffer for each thread: cffi releases the GIL during a call.
         buffer = getattr(self._errors, "buffer", None)
         if buffer is None:
-            buffer = self._errors.buffer = self._ffi.new("hc_error*")
+            buffer = self._errors.buffer = self.ffi.new("hc_error*")
         return buffer
 
     def _check(self, code: int) -> None:
         if code != 0:
-            raise error_for(code, self._ffi.string(self._error.text).decode(errors="backslashreplace"))
+            raise error_for(code, self.ffi.string(self._error.text).decode(errors="backslashreplace"))
 
     def stop(self) -> None:
         """Leave the job and join all threads."""
-        self._lib.hc_stop(self._live())
+        self.lib.hc_stop(self._live())
 
-    def tell_record(self) -> None:
+    def log_record_path(self) -> None:
         """If an operation has failed, warn once where the flight record is."""
-        self._lib.hc_tell_record(self._live())
+        self.lib.hc_log_record_path(self._live())
 
     def stop_with_process(self) -> bool:
         """Leave the job with the process, which is about to end.
@@ -113,20 +115,20 @@ class Runtime:
         Returns:
             True if pending operations go on until the process has ended; False if the runtime has been stopped at once.
         """
-        if not self._lib.hc_stop_with_process(self._live()):
+        if not self.lib.hc_stop_with_process(self._live()):
             return False
-        self._ffi.gc(self._runtime, None)  # the C runtime outlives the interpreter
+        self.ffi.gc(self.pointer, None)  # the C runtime outlives the interpreter
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # and so do the arrays in _kept
         return True
 
     def forked_child(self) -> None:
         """In a child of fork(): close descriptors, and never free the parent's runtime."""
-        self._lib.hc_forked_child(self._live())
-        self._ffi.gc(self._runtime, None)
+        self.lib.hc_forked_child(self._live())
+        self.ffi.gc(self.pointer, None)
         self._forked = True
 
     def _tensors(self, arrays: Sequence[Any], kept: list[Any], writable: bool) -> Any:
-        out = self._ffi.new("hc_tensor[]", max(len(arrays), 1))
+        out = self.ffi.new("hc_tensor[]", max(len(arrays), 1))
         for slot, value in zip(out, arrays, strict=False):
             if value is None:  # this rank gets no result: a tensor without data
                 continue
@@ -142,8 +144,8 @@ class Runtime:
                     else "an array is not contiguous; pass a contiguous copy"
                 )
                 raise InvalidArgumentError(msg)
-            shape = self._ffi.new("int64_t[]", list(array.shape) or [0])
-            slot.data = self._ffi.cast("void*", array.ctypes.data)
+            shape = self.ffi.new("int64_t[]", list(array.shape) or [0])
+            slot.data = self.ffi.cast("void*", array.ctypes.data)
             slot.dtype = self._dtypes.index(name)
             slot.ndim = array.ndim
             slot.shape = shape
@@ -153,14 +155,14 @@ class Runtime:
 
     def _text(self, value: str | bytes | None, kept: list[Any]) -> dict[str, Any]:
         data = value if isinstance(value, bytes) else (value or "").encode(errors="surrogateescape")
-        buffer = self._ffi.new("char[]", data)
+        buffer = self.ffi.new("char[]", data)
         kept.append(buffer)
         return {"data": buffer, "bytes": len(data)}
 
     def submit(self, request: Request) -> int:
         """Submit an operation and return its handle."""
         kept: list[Any] = []
-        filled = self._ffi.new("hc_request*")
+        filled = self.ffi.new("hc_request*")
         filled.num_tensors = len(request.inputs)
         filled.inputs = self._tensors(request.inputs, kept, writable=False)
         if request.outputs is not None:
@@ -168,12 +170,12 @@ class Runtime:
         for field in ("name", "layers", "backend"):
             setattr(filled, field, self._text(getattr(request, field), kept))
         if request.names is not None:
-            filled.names = members = self._ffi.new("hc_text[]", [self._text(member, kept) for member in request.names])
+            filled.names = members = self.ffi.new("hc_text[]", [self._text(member, kept) for member in request.names])
             kept.append(members)
         for field in ("splits", "send_starts", "receive_rows", "receive_starts"):
             numbers = getattr(request, field)
             if numbers is not None:
-                array = self._ffi.new("int64_t[]", list(numbers))
+                array = self.ffi.new("int64_t[]", list(numbers))
                 setattr(filled, field, array)
                 setattr(filled, f"num_{field}", len(array))
                 kept.append(array)
@@ -181,8 +183,8 @@ class Runtime:
             setattr(filled, field, getattr(request, field))
         filled.group, filled.wait_follows = int(request.group), int(request.wait_follows)
         filled.divide_by = _DIVIDE_BY.index(request.divide_by)
-        handle = self._ffi.new("int64_t*")
-        self._check(self._lib.hc_submit(self._live(), filled, handle, self._error))
+        handle = self.ffi.new("int64_t*")
+        self._check(self.lib.hc_submit(self._live(), filled, handle, self._error))
         self._kept[handle[0]] = (*kept, request.op, request.outputs is None)
         return int(handle[0])
 
@@ -213,30 +215,30 @@ class Runtime:
             raise InvalidArgumentError(f"there is no tensor of {dtype} with the shape {extents}")
         stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
         size = math.prod(extents) * stored.itemsize
-        data = self._ffi.new("void**")
-        memory = self._lib.hc_allocate(self._live(), size, data)
-        if memory == self._ffi.NULL:
+        data = self.ffi.new("void**")
+        memory = self.lib.hc_allocate(self._live(), size, data)
+        if memory == self.ffi.NULL:
             raise error_for(_OUT_OF_MEMORY, f"no memory for a tensor of {size} bytes")
-        free = self._lib.hc_free_memory
-        owned = self._ffi.gc(self._ffi.cast("char*", data[0]), lambda _: free(memory))
-        return Result(np.frombuffer(self._ffi.buffer(owned, size), stored).reshape(extents), dtype, [])
+        free = self.lib.hc_free_memory
+        owned = self.ffi.gc(self.ffi.cast("char*", data[0]), lambda _: free(memory))
+        return Result(np.frombuffer(self.ffi.buffer(owned, size), stored).reshape(extents), dtype, [])
 
     def is_shared(self, tensor: Any) -> bool:
         """True if the array lies in shared memory of :meth:`empty`."""
-        return bool(self._lib.hc_is_shared(self._live(), self._ffi.cast("void*", np.asarray(tensor).ctypes.data)))
+        return bool(self.lib.hc_is_shared(self._live(), self.ffi.cast("void*", np.asarray(tensor).ctypes.data)))
 
     def poll(self, handle: int) -> bool:
         """True if the operation is finished. Raises ValueError if the handle is unknown or was consumed."""
-        state = self._lib.hc_poll(self._live(), handle)
+        state = self.lib.hc_poll(self._live(), handle)
         if state < 0:
             raise _unknown(handle)
         return bool(state)
 
     def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
         """Wait for the operation and consume its handle. After a TimeoutError the handle stays valid."""
-        null = self._ffi.NULL
+        null = self.ffi.NULL
         if not self.poll(handle):
-            call = self._lib.hc_wait
+            call = self.lib.hc_wait
             if self._asked(lambda go_on: int(call(self._live(), handle, timeout_s, go_on, null))) == 0:
                 msg = f"handle {handle} is not done on rank {self.rank} after {timeout_s} s"
                 raise TimeoutError(msg)
@@ -245,75 +247,75 @@ class Runtime:
             raise _unknown(handle)
         *_, op, allocated = kept
         try:
-            self._check(self._lib.hc_outcome(self._runtime, handle, self._error))
+            self._check(self.lib.hc_outcome(self.pointer, handle, self._error))
             if op == _JOIN:
-                return int(self._lib.hc_last_joined(self._runtime, handle))
+                return int(self.lib.hc_last_joined(self.pointer, handle))
             return self._results(handle) if allocated and op != _BARRIER else None
         finally:
-            self._lib.hc_consume(self._runtime, handle)
+            self.lib.hc_consume(self.pointer, handle)
 
     def wait_each(self, *_: Any) -> None:
         """Not accelerated in this binding: consumes nothing, so that the caller waits for each with :meth:`wait`."""
 
     def _results(self, handle: int) -> list[Result]:
         results = []
-        tensor = self._ffi.new("hc_tensor*")
-        rows = self._ffi.new("int64_t**")
-        num_rows = self._ffi.new("int*")
-        for index in range(self._lib.hc_num_results(self._runtime, handle)):
-            self._lib.hc_result(self._runtime, handle, index, tensor, rows, num_rows)
+        tensor = self.ffi.new("hc_tensor*")
+        rows = self.ffi.new("int64_t**")
+        num_rows = self.ffi.new("int*")
+        for index in range(self.lib.hc_num_results(self.pointer, handle)):
+            self.lib.hc_result(self.pointer, handle, index, tensor, rows, num_rows)
             shape = [tensor.shape[i] for i in range(tensor.ndim)]
             dtype = self._dtypes[tensor.dtype]
             stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
             size = int(np.prod(shape, dtype=np.int64)) * stored.itemsize
-            data = np.frombuffer(bytearray(self._ffi.buffer(tensor.data, size)), stored).reshape(shape)
+            data = np.frombuffer(bytearray(self.ffi.buffer(tensor.data, size)), stored).reshape(shape)
             results.append(Result(data, dtype, [rows[0][i] for i in range(num_rows[0])]))
         return results
 
     def next_set(self) -> int:
         """Return the lowest number that a new process set can have on this rank."""
-        return int(self._lib.hc_next_set(self._live()))
+        return int(self.lib.hc_next_set(self._live()))
 
     def propose_set(self, number: int, ranks: Sequence[int]) -> int:
         """Begin to add a process set; returns the handle of the operation in which all ranks agree."""
-        handle = self._ffi.new("int64_t*")
+        handle = self.ffi.new("int64_t*")
         with self._set_of(ranks) as proposed:
-            self._check(self._lib.hc_propose_set(self._live(), number, proposed, handle, self._error))
+            self._check(self.lib.hc_propose_set(self._live(), number, proposed, handle, self._error))
         return self._without_tensors(handle[0])
 
     def declare_set(self, number: int, ranks: Sequence[int]) -> None:
         """Begin to add a process set that its members make among themselves."""
         with self._set_of(ranks) as declared:
-            self._check(self._lib.hc_declare_set(self._live(), number, declared, self._error))
+            self._check(self.lib.hc_declare_set(self._live(), number, declared, self._error))
 
     @contextlib.contextmanager
     def _set_of(self, ranks: Sequence[int]) -> Iterator[Any]:
-        members = self._ffi.new("int32_t[]", list(ranks))
-        yield self._ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
+        members = self.ffi.new("int32_t[]", list(ranks))
+        yield self.ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
 
     def connect_set(self, number: int) -> None:
         """Connect the set's members on this host."""
-        call, null = self._lib.hc_connect_set, self._ffi.NULL
+        call, null = self.lib.hc_connect_set, self.ffi.NULL
         self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
 
     def open_set(self, number: int) -> None:
         """Connect the set's hosts and open the set."""
-        self._check(self._lib.hc_open_set(self._live(), number, self._error))
+        self._check(self.lib.hc_open_set(self._live(), number, self._error))
 
     def propose_removal(self, number: int) -> int:
         """Begin to remove a process set; returns the handle of the operation in which all ranks agree."""
-        handle = self._ffi.new("int64_t*")
-        self._check(self._lib.hc_propose_removal(self._live(), number, handle, self._error))
+        handle = self.ffi.new("int64_t*")
+        self._check(self.lib.hc_propose_removal(self._live(), number, handle, self._error))
         return self._without_tensors(handle[0])
 
     def leave_set(self, number: int) -> None:
         """Remove the set, together with its other members."""
-        call, null = self._lib.hc_leave_set, self._ffi.NULL
+        call, null = self.lib.hc_leave_set, self.ffi.NULL
         self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
 
     def drop_set(self, number: int) -> None:
         """Undo the addition of a set."""
-        self._check(self._lib.hc_drop_set(self._live(), number, self._error))
+        self._check(self.lib.hc_drop_set(self._live(), number, self._error))
 
     def _asked(self, call: Callable[[Any], int]) -> int:
         """Call a function of the library that waits, with its callback ``go_on``, and return its result.
@@ -326,7 +328,7 @@ class Runtime:
             raised.append(value)
 
         # Python runs pending signal handlers when it calls this function. It passes their exceptions to `onerror`.
-        go_on = self._ffi.callback("int(void*)", lambda _: 1, error=0, onerror=keep)
+        go_on = self.ffi.callback("int(void*)", lambda _: 1, error=0, onerror=keep)
         code = call(go_on)
         if raised:
             raise raised[0]
@@ -341,31 +343,31 @@ class Runtime:
 
     def start_timeline(self, path: str, mark_rounds: bool) -> None:
         """Start the timeline, a file of this rank's operations."""
-        self._check(self._lib.hc_start_timeline(self._live(), os.fsencode(path), int(mark_rounds), self._error))
+        self._check(self.lib.hc_start_timeline(self._live(), os.fsencode(path), int(mark_rounds), self._error))
 
     def watch_stacks(self, signal: int, file: int, ask: int, answer: int, own_folder: str) -> None:
         """Show the stacks that are written to ``file`` in stall reports and dumps; see hc_stacks in ``hc.h``."""
         keeps_lock = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p).value
-        way = [file, ask, answer, signal, self._ffi.cast("int (*)(void)", keeps_lock)]
-        stacks = self._ffi.new("hc_stacks *", way)
-        self._check(self._lib.hc_watch_stacks(self._live(), stacks, own_folder.encode(), self._error))
+        way = [file, ask, answer, signal, self.ffi.cast("int (*)(void)", keeps_lock)]
+        stacks = self.ffi.new("hc_stacks *", way)
+        self._check(self.lib.hc_watch_stacks(self._live(), stacks, own_folder.encode(), self._error))
 
     def stop_timeline(self) -> None:
         """End the timeline and its file."""
-        self._lib.hc_stop_timeline(self._live())
+        self.lib.hc_stop_timeline(self._live())
 
     def c_api(self) -> tuple[int, int]:
         """Return the addresses of the ``hc_api`` and of this rank's ``hc_runtime``."""
-        address = self._ffi.cast
-        return int(address("uintptr_t", self._lib.hc_get_api())), int(address("uintptr_t", self._live()))
+        address = self.ffi.cast
+        return int(address("uintptr_t", self.lib.hc_get_api())), int(address("uintptr_t", self._live()))
 
     def abort(self, why: str) -> None:
         """Abort the job: the pending operations of all ranks fail."""
-        self._lib.hc_abort(self._live(), why.encode())
+        self.lib.hc_abort(self._live(), why.encode())
 
     def count_step(self) -> None:
         """Count an optimizer step, for the metrics."""
-        self._lib.hc_count_step(self._live())
+        self.lib.hc_count_step(self._live())
 
     def count_bytes_into_views(self, size: int) -> None:
         """Count bytes of gradients that were copied into shared memory, for the metrics."""
@@ -374,22 +376,22 @@ class Runtime:
     def metrics(self) -> dict[str, int]:
         """Return this rank's counters by name."""
         out: dict[str, int] = {}
-        visit = self._ffi.callback(
+        visit = self.ffi.callback(
             "void(void*, const char*, uint64_t)", lambda _, name, value: out.update({self._str(name): value})
         )
-        self._lib.hc_metrics(self._live(), visit, self._ffi.NULL)
+        self.lib.hc_metrics(self._live(), visit, self.ffi.NULL)
         out["bytes_into_views"] = self._bytes_into_views
         return out
 
     def knobs(self) -> dict[str, tuple[str, str]]:
         """Return the value and the source of every knob, by name."""
         out: dict[str, tuple[str, str]] = {}
-        visit = self._ffi.callback(
+        visit = self.ffi.callback(
             "void(void*, const char*, const char*, const char*)",
             lambda _, name, value, source: out.update({self._str(name): (self._str(value), self._str(source))}),
         )
-        self._lib.hc_knobs(self._live(), visit, self._ffi.NULL)
+        self.lib.hc_knobs(self._live(), visit, self.ffi.NULL)
         return out
 
     def _str(self, text: Any) -> str:
-        return str(self._ffi.string(text).decode())
+        return str(self.ffi.string(text).decode())

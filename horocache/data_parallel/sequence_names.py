@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Hashable
 
 _PAST = 8  # number of latest calls that identify a point of the program
-_APART = 128  # least number of calls between two uses of one name: that many may be in flight
-_MOST = 2048  # number of names, after which a new epoch of names begins
+MIN_CALLS_APART = 128  # least number of calls between two uses of one name: that many may be in flight
+MAX_NAMES = 2048  # number of names, after which a new epoch of names begins
 
 
 class _Place:
@@ -17,7 +17,7 @@ class _Place:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.used = -_APART  # the number of the last call from here
+        self.used = -MIN_CALLS_APART  # the number of the last call from here
         self.after: dict[Hashable, _Place] = {}  # next place, by the call that leads to it
 
 
@@ -72,17 +72,17 @@ class CallOrder:
         here.used = self.calls
         self._past.append(call)
         there = here.after.get(call)
-        if there is None or self.calls - there.used < _APART:
+        if there is None or self.calls - there.used < MIN_CALLS_APART:
             there = here.after[call] = self._find()
         self._here = there
         return here.name
 
     def _find(self) -> _Place:
         alike = self._places.setdefault(tuple(self._past), deque())
-        if alike and self.calls - alike[0].used >= _APART:
+        if alike and self.calls - alike[0].used >= MIN_CALLS_APART:
             alike.rotate(-1)
             return alike[-1]
-        if self._count >= _MOST:  # the program has no loops
+        if self._count >= MAX_NAMES:  # the program has no loops
             self._epoch += 1
             self._begin()
             return self._here

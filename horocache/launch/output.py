@@ -9,15 +9,15 @@ from typing import BinaryIO
 
 from horocache.base.untrusted_text import printable
 
-_TERMINATOR = re.compile(rb"[\r\n]")
+TERMINATOR = re.compile(rb"[\r\n]")
 _PARTIAL_SECONDS = 0.1  # an unfinished line that has not grown for this time is shown, so that prompts appear
 _MOST_PARTIAL_SECONDS = 1.0  # one whose first byte is older than this is shown, so that a slow row of dots appears
-_MOST_PENDING = 1 << 16  # bytes; a longer unfinished line is shown at once, in pieces
+MOST_PENDING = 1 << 16  # bytes; a longer unfinished line is shown at once, in pieces
 _PIECE = 4096  # bytes; poll() guarantees that a pipe takes this many without blocking (PIPE_BUF)
 _MOST_WRITES = 16  # such pieces in a row
 _MOST_READS = 64  # reads in a row, when draining; a pipe holds no more
 _TAIL_LINES = 20
-_TAIL_WIDTH = 2000  # bytes of each line
+TAIL_WIDTH = 2000  # bytes of each line
 
 
 class Sink:
@@ -113,7 +113,7 @@ class Prefix:
 class Stream:
     """The reading end of one rank's stdout or stderr. Owns its descriptor and its copy in the output directory.
 
-    Each byte is scanned once. At most ``_MOST_PENDING`` bytes of an unfinished line, plus one read, are buffered: a
+    Each byte is scanned once. At most ``MOST_PENDING`` bytes of an unfinished line, plus one read, are buffered: a
     longer line passes in pieces, the first with the rank's prefix. A piece that follows another rank's output begins a
     line of its own, again with the prefix.
     """
@@ -131,6 +131,11 @@ class Stream:
         self._inside = False  # True if the start of the current line has been shown
         self._progress = False  # True if the current line began with a carriage return
         os.set_blocking(fd, False)
+
+    @property
+    def pending(self) -> int:
+        """Bytes of the unfinished line that have not been shown."""
+        return len(self._pending)
 
     def read(self) -> bool:
         """Read the available bytes and return True if there were any; closes itself at the end of the file."""
@@ -184,7 +189,7 @@ class Stream:
 
     def _show(self, data: bytes) -> None:
         start = 0
-        for match in _TERMINATOR.finditer(data):
+        for match in TERMINATOR.finditer(data):
             self._emit(self._take_pending() + data[start : match.start()], match[0])
             start = match.end()
         if start == len(data):
@@ -193,7 +198,7 @@ class Stream:
         if not self._pending:
             self._pending_since = now
         self._pending += data[start:]
-        if self._progress or len(self._pending) > _MOST_PENDING:
+        if self._progress or len(self._pending) > MOST_PENDING:
             self._emit(self._take_pending(), b"")
         else:
             self.show_at = min(now + _PARTIAL_SECONDS, self._pending_since + _MOST_PARTIAL_SECONDS)
@@ -221,6 +226,11 @@ class Tail:
         self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self._current = bytearray()  # the unfinished line; of a long one, only the end
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of the unfinished line that are kept."""
+        return len(self._current)
+
     def add(self, data: bytes) -> None:
         """Append the next bytes of the stream."""
         first, *others = data.split(b"\n")
@@ -229,8 +239,8 @@ class Tail:
             *finished, rest = others
             self._lines.extend(filter(None, map(_visible, (bytes(self._current), *finished))))
             self._current = bytearray(rest)
-        if len(self._current) > 2 * _TAIL_WIDTH:
-            del self._current[:-_TAIL_WIDTH]
+        if len(self._current) > 2 * TAIL_WIDTH:
+            del self._current[:-TAIL_WIDTH]
 
     def lines(self) -> list[str]:
         """Return the lines as text that a terminal can show."""
@@ -241,7 +251,7 @@ class Tail:
 
 def _visible(line: bytes) -> bytes:
     """Return the part of a line with carriage returns that stays visible on the screen."""
-    return line.rstrip(b"\r").rpartition(b"\r")[2][-_TAIL_WIDTH:]
+    return line.rstrip(b"\r").rpartition(b"\r")[2][-TAIL_WIDTH:]
 
 
 def same_file(first: int, second: int) -> bool:

@@ -49,7 +49,7 @@ def test_the_c_abi_returns_errors_for_invalid_requests(mistake):
 
     hc.init(binding="cffi")
     runtime = context.current().runtime
-    ffi, lib = runtime._ffi, runtime._lib
+    ffi, lib = runtime.ffi, runtime.lib
     shape, data = ffi.new("int64_t[]", [2]), ffi.new("float[]", 2)
     tensor = ffi.new("hc_tensor[]", 1)
     names = [ffi.string(lib.hc_dtype_name(i)) for i in range(lib.hc_num_dtypes())]
@@ -60,8 +60,8 @@ def test_the_c_abi_returns_errors_for_invalid_requests(mistake):
     request.num_tensors, request.inputs, request.outputs, request.reduce_op = 1, tensor, output, 1
     request.prescale = request.postscale = 1.0
     handle, error = ffi.new("int64_t*"), ffi.new("hc_error*")
-    assert lib.hc_submit(runtime._runtime, request, handle, error) == 0
-    assert lib.hc_wait(runtime._runtime, handle[0], -1.0, runtime._ffi.NULL, runtime._ffi.NULL) == 1
+    assert lib.hc_submit(runtime.pointer, request, handle, error) == 0
+    assert lib.hc_wait(runtime.pointer, handle[0], -1.0, runtime.ffi.NULL, runtime.ffi.NULL) == 1
     if mistake == "num_tensors":
         request.num_tensors = -1
     elif mistake == "num_splits":
@@ -82,5 +82,5 @@ def test_the_c_abi_returns_errors_for_invalid_requests(mistake):
     else:
         shorter = ffi.new("int64_t[]", [1])
         output[0].shape = shorter
-    assert lib.hc_submit(runtime._runtime, request, handle, error) == 1
+    assert lib.hc_submit(runtime.pointer, request, handle, error) == 1
     assert len(ffi.string(error.text)) > 0

@@ -119,7 +119,7 @@ assert _basics._get_process_set_ids_and_ranks() == {0: [0, 1]}
 front = (None, "", "", hvd.Compression.none, False, 1.0, hvd.Average)
 of_keras = horovod.keras.DistributedOptimizer(keras.optimizers.SGD(1.0), *front, 3)
 of_tensorflow = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), *front, 3)
-assert [each._hc_options.num_groups for each in (of_keras, of_tensorflow)] == [3, 0]
+assert [each.debug_state().options.num_groups for each in (of_keras, of_tensorflow)] == [3, 0]
 assert [each.gradient_accumulation_steps for each in (of_keras, of_tensorflow)] == [None, 3]
 part = horovod.keras.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), *front, None, hvd.global_process_set, None)
 part.register_local_var(variables[0])

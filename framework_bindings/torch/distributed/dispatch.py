@@ -96,7 +96,7 @@ class GroupCalls:
         self.description = f"process group '{name}' of torch.distributed (ranks {', '.join(map(str, ranks))})"
         self.order = CallOrder(f"torch.{name}")  # see Note [Names by order]
         self.waiter = Waiter()
-        self._finisher = Finisher()
+        self.finisher = Finisher()
         self._process_set = process_set
         places = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
         self._sorted = None if places == list(range(len(places))) else places  # ranks in the group, by rank in the set
@@ -173,9 +173,9 @@ class GroupCalls:
         """
         name = self.order.name(call)
         if store is not None and not waits:  # the program may drop the work object and read the tensors later
-            self._finisher.begin()
+            self.finisher.begin()
         if self._orphans:
-            self._finish_orphans()
+            self.finish_orphans()
         request = Request(
             op,
             inputs,
@@ -245,7 +245,7 @@ class GroupCalls:
         orphan = _Orphan(self.runtime, handle, store, number)
         self._orphans.append(orphan)
         if store is not None and number is not None:
-            self._finisher.put(orphan.finish)
+            self.finisher.put(orphan.finish)
 
     def finish_orphans_before(self, number: int) -> None:
         """Wait for the orphaned collectives before collective ``number``, which is over.
@@ -263,15 +263,17 @@ class GroupCalls:
                 else:
                     self._orphans.append(orphan)
 
-    def _finish_orphans(self, most: int = 4) -> None:
+    def finish_orphans(self, most: int = 4) -> int:
+        """Finish the orphans that are over, of the ``most`` that were adopted first; returns how many are left."""
         with self._orphans_lock:
             for _ in range(min(len(self._orphans), most)):  # the limit keeps calls short; few calls leave orphans
                 orphan = self._orphans.popleft()
                 if not orphan.finish_if_over():
                     self._orphans.append(orphan)
+            return len(self._orphans)
 
     def close(self) -> None:
         """Finish the orphans that are over and end the threads. No operation may follow."""
-        self._finish_orphans(len(self._orphans))
-        self._finisher.close()
+        self.finish_orphans(len(self._orphans))
+        self.finisher.close()
         self.waiter.close()

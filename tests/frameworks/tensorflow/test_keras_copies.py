@@ -59,7 +59,7 @@ def test_copies_of_optimizers_and_models_are_distributed():
     copies.append(by_configuration(later).optimizer)
     for each in copies:
         assert is_distributed(each) and type(each) is type(optimizer)
-        assert each._hc_options == optimizer._hc_options and each.gradient_accumulation_steps == 2
+        assert each.debug_state() == optimizer.debug_state() and each.gradient_accumulation_steps == 2
     first, second = hvd.allgather_object(trained)
     assert first == second
 
@@ -121,7 +121,7 @@ def test_copies_that_would_lose_options_raise():
     model = model_with(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
     model.optimizer.register_local_var(model.layers[0].kernel)
     copied = copy.deepcopy(model)
-    assert list(copied.optimizer._hc_local) == [id(copied.layers[0].kernel)]
+    assert [*copied.optimizer.debug_state().local_variables] == [id(copied.layers[0].kernel)]
     for copied_alone in (copy.copy, lambda each: keras.optimizers.get(keras.optimizers.serialize(each))):
         with pytest.raises(hvd.HorocacheError, match=r"local variables \(.*own/kernel\) cannot be copied without"):
             copied_alone(model.optimizer)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
-from horocache.data_parallel.sequence_names import _APART, _MOST, CallOrder
+from horocache.data_parallel.sequence_names import MAX_NAMES, MIN_CALLS_APART, CallOrder
 
 
 def names(calls):
@@ -31,7 +32,7 @@ PROGRAMS = {
 def test_a_name_is_not_reused_while_its_operation_may_be_in_flight(program):
     last = {}
     for number, name in enumerate(names(PROGRAMS[program])):
-        assert number - last.get(name, -_APART) >= _APART, (name, number)
+        assert number - last.get(name, -MIN_CALLS_APART) >= MIN_CALLS_APART, (name, number)
         last[name] = number
 
 
@@ -66,8 +67,15 @@ def test_ranks_that_begin_anew_use_new_names_that_are_equal():
 
 
 def test_a_program_without_loops_keeps_a_bounded_number_of_names():
-    order = CallOrder("g")
-    made = {order.name(call) for call in range(3 * _MOST)}
-    assert len(made) == 3 * _MOST  # every name is new
-    assert order._count <= _MOST
-    assert sum(map(len, order._places.values())) <= _MOST
+    made = {*names(range(4 * MAX_NAMES))}
+    assert len(made) == 4 * MAX_NAMES  # every name is new
+    order, used = CallOrder("g"), []
+    tracemalloc.start()
+    try:
+        for epoch in range(4):
+            for call in range(MAX_NAMES):
+                order.name((epoch, call))
+            used.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(used) < 1.5 * used[0]

@@ -17,6 +17,6 @@ def test_libraries_of_layered_environments_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(own))
     monkeypatch.setattr(sys, "path", ["", *map(str, packages), "/"])
     assert library_path().split(":")[:2] == [str(own / "lib"), str(below / "lib")]
-    assert libraries._mpi_names()[0] == str(below / "lib" / "libmpi.so.40")
+    assert libraries.mpi_names()[0] == str(below / "lib" / "libmpi.so.40")
     inside = "nvidia/nccl/lib/libnccl.so.2"
-    assert libraries._wheel_names(inside, "libnccl.so.2") == [str(packages[1] / inside), "libnccl.so.2"]
+    assert libraries.wheel_names(inside, "libnccl.so.2") == [str(packages[1] / inside), "libnccl.so.2"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import signal
 import time
+from multiprocessing.context import ForkServerProcess
 from types import SimpleNamespace
 
 import pytest
@@ -38,21 +38,16 @@ def test_the_documented_places_of_faults_are_those_of_the_core():
         run_ranks(start_with_faults, 1, args=(["no.such.place"],))
 
 
-def test_the_time_to_start_processes_does_not_count_against_the_timeout(monkeypatch, tmp_path):
-    class Process:
-        def __init__(self, **_):
-            pass
+def test_the_time_to_start_processes_does_not_count_against_the_timeout(monkeypatch):
+    def start_slowly(process):
+        clock.append(clock[-1] + 100.0)
+        start(process)
 
-        def start(self):
-            clock.append(clock[-1] + 100.0)
-
-    clock = [0.0]
+    clock, start = [0.0], ForkServerProcess.start
     monkeypatch.setattr(ranks, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
-    context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
-    job = ranks._Job(context, 2, b"", {}, tmp_path, timeout=3.0)
-    assert job._deadline == 203.0
-    for pipe in job._pipes:
-        pipe.close()
+    monkeypatch.setattr(ForkServerProcess, "start", start_slowly)
+    assert run_ranks(os.getpid, 2, timeout=60.0)
+    assert clock == [0.0, 100.0, 200.0]
 
 
 def test_ranks_get_their_environment_and_results_are_in_rank_order():

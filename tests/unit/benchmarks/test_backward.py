@@ -47,9 +47,9 @@ def test_the_average_of_the_values_of_all_ranks_is_the_expected_value() -> None:
 
 def test_numpys_groups_are_runs_of_about_equal_bytes() -> None:
     ways = NumpyPasses(plan_of([8], [8], [16], [32]), split_by_bytes)
-    assert ways._members(0) == [[0], [1], [2], [3]]
-    assert ways._members(2) == [[0, 1, 2], [3]]
-    assert ways._members(ALONE) == []
+    assert ways.members(0) == [[0], [1], [2], [3]]
+    assert ways.members(2) == [[0, 1, 2], [3]]
+    assert ways.members(ALONE) == []
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
@@ -68,7 +68,7 @@ def test_torch_uses_the_written_memory_as_the_gradient_without_a_copy() -> None:
     way = ways.way(ALONE)
     way.prepare()
     way.run()
-    ways._buffers[0].fill_(-1.0)
+    ways.gradients[0].fill_(-1.0)
     assert way.wrong() == 6
 
 
@@ -79,6 +79,5 @@ def test_wrong_elements_are_counted(framework: str) -> None:
     way = ways.way(ALONE)
     way.prepare()
     way.run()
-    memory = ways._arrays if isinstance(ways, NumpyPasses) else ways._buffers
-    memory[1][2:] = 5.0
+    ways.gradients[1][2:] = 5.0
     assert way.wrong() == 2

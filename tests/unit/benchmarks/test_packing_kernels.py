@@ -23,7 +23,7 @@ def test_a_kernel_writes_every_element_of_every_tensor_and_nothing_else(driver, 
     for layout in cuda_packing.LAYOUTS:
         for direction, launch, seed in ((PACK, LAUNCHES[0], 1), (UNPACK, LAUNCHES[1], 2)):
             kinds = (source, target)
-            error = cuda_packing._compare(driver, packer, kinds, scale, layout, direction, launch, unroll, seed)
+            error = cuda_packing.compare(driver, packer, kinds, scale, layout, direction, launch, unroll, seed)
             assert not error, f"{layout}, direction {direction}, launch {launch}, seed {seed}: {error}"
     cases = 2 * len(cuda_packing.LAYOUTS)
     assert driver.launches == cases

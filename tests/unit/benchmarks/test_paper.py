@@ -31,8 +31,8 @@ def figures_of(*cells: Series) -> dict[str, Figure]:
 
 
 def test_the_grid_has_the_papers_axes() -> None:
-    options = paper._parse([])
-    jobs = [paper._job(f, plane, options) for plane, f in itertools.product(options.planes, options.frameworks)]
+    options = paper.parse([])
+    jobs = [paper.job_of(f, plane, options) for plane, f in itertools.product(options.planes, options.frameworks)]
     assert {(job.parameters["framework"], job.parameters["plane"]) for job in jobs} == set(
         itertools.product(("torch", "numpy"), ("shm", "mpi", "slow link"))
     )
@@ -42,19 +42,19 @@ def test_the_grid_has_the_papers_axes() -> None:
 
 
 def test_zero_groups_are_always_measured() -> None:
-    assert paper._parse(["--groups", "5", "2"]).groups == [0, 2, 5]
+    assert paper.parse(["--groups", "5", "2"]).groups == [0, 2, 5]
 
 
 def test_a_plane_selects_the_backend_of_all_operations() -> None:
-    options = paper._parse(["--group-by", "count"])
-    knobs = {plane.name: paper._job("torch", plane, options).parameters["knobs"] for plane in options.planes}
+    options = paper.parse(["--group-by", "count"])
+    knobs = {plane.name: paper.job_of("torch", plane, options).parameters["knobs"] for plane in options.planes}
     assert knobs["shm"] == {"group_by": "count", "select": "allreduce=shm"}
     assert knobs["mpi"] == {"group_by": "count", "select": "allreduce=mpi"}
 
 
 def test_shared_memory_needs_no_mpi() -> None:
-    options = paper._parse([])
-    by_name = {plane.name: paper._job("numpy", plane, options) for plane in options.planes}
+    options = paper.parse([])
+    by_name = {plane.name: paper.job_of("numpy", plane, options) for plane in options.planes}
     assert by_name["shm"].own_launcher
     assert by_name["slow link"].needs_mpi and by_name["slow link"].link is not None
 
@@ -77,14 +77,14 @@ def run_with(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> p
         return answer
 
     monkeypatch.setattr(paper, "run_ranks", run_ranks)
-    return paper._run(paper._parse(["--frameworks", "numpy", *arguments]), HERE)
+    return paper.run(paper.parse(["--frameworks", "numpy", *arguments]), HERE)
 
 
 def test_a_plane_without_its_mpi_is_left_out_with_the_reason() -> None:
-    options = paper._parse(["--planes", "mpi"])
-    outcome = paper._run(options, Launchers(None, "there is no mpiexec"))
+    options = paper.parse(["--planes", "mpi"])
+    outcome = paper.run(options, Launchers(None, "there is no mpiexec"))
     assert outcome.left_out == {"mpi": "there is no mpiexec"}
-    assert "- mpi: left out: there is no mpiexec" in paper._heading(about(), options, outcome.left_out)
+    assert "- mpi: left out: there is no mpiexec" in paper.heading(about(), options, outcome.left_out)
 
 
 def test_two_hosts_take_an_even_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ def test_the_first_rank_whose_error_names_no_other_rank_failed_first():
 def test_the_launcher_prints_a_note_of_threads_to_terminals_only(monkeypatch):
     def notes(ranks, threads):
         options = SimpleNamespace(notes=[], verbose=False)
-        return cli._notes(SimpleNamespace(size=ranks, threads=threads), Cores(tuple(range(4)), None), options)
+        return cli.startup_notes(SimpleNamespace(size=ranks, threads=threads), Cores(tuple(range(4)), None), options)
 
     monkeypatch.setattr(cli.os, "isatty", lambda _: True)
     (line,) = notes(2, 2)

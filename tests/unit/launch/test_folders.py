@@ -51,7 +51,7 @@ def abandoned(path, mode=0o700, text=None):
     path.chmod(mode)
     (path / "more").touch()
     file = os.open(lock_of(path), os.O_CREAT | os.O_RDWR, 0o600)
-    os.write(file, folders._lock_text(path, file) if text is None else text)
+    os.write(file, folders.lock_text(path, file) if text is None else text)
     os.close(file)
     return path
 

@@ -168,8 +168,8 @@ class Counted:
 
 @pytest.fixture
 def searched(monkeypatch):
-    counted = Counted(output._TERMINATOR)
-    monkeypatch.setattr(output, "_TERMINATOR", counted)
+    counted = Counted(output.TERMINATOR)
+    monkeypatch.setattr(output, "TERMINATOR", counted)
     return counted
 
 
@@ -177,8 +177,8 @@ def test_a_line_without_end_is_searched_once_and_needs_little_memory(terminal, s
     piece, pieces, shown = b"x" * 50_000, 40, b""
     for _ in range(pieces):
         terminal.write(0, piece)
-        assert len(terminal.streams[0]._pending) <= output._MOST_PENDING
-        assert len(terminal.streams[0].tail._current) <= 2 * output._TAIL_WIDTH
+        assert terminal.streams[0].pending <= output.MOST_PENDING
+        assert terminal.streams[0].tail.unfinished <= 2 * output.TAIL_WIDTH
         shown += terminal.shown()
     terminal.write(0, b"\nnext\n")
     assert shown + terminal.shown() == b"[0] " + piece * pieces + b"\n[0] next\n"
@@ -197,11 +197,11 @@ def test_single_dots_are_shown_every_second_and_searched_once(terminal, searched
     terminal.streams[0].show_partial(float("inf"))
     assert sum(emitted) == searched.seen == 3000
     assert 29 <= len(emitted) <= 32, "one for each of 30 seconds"
-    assert terminal.streams[0].tail.lines() == ["." * output._TAIL_WIDTH]
+    assert terminal.streams[0].tail.lines() == ["." * output.TAIL_WIDTH]
 
 
 def test_a_long_line_that_another_rank_interrupts_continues_with_its_prefix(terminal):
-    long = b"x" * (output._MOST_PENDING + 1)
+    long = b"x" * (output.MOST_PENDING + 1)
     for at in range(0, len(long), 30_000):
         terminal.write(0, long[at : at + 30_000])
     terminal.write(1, b"other\n")

@@ -262,7 +262,7 @@ def test_works_and_futures(tmp_path):
         dropped = [torch.zeros(ranks) for _ in range(300)]
         for each in dropped:
             dist.all_gather_into_tensor(each, torch.ones(1) * rank, async_op=True)
-        finisher = dist.group.WORLD.calls._finisher
+        finisher = dist.group.WORLD.calls.finisher
         finisher.put, put = lambda finish: None, finisher.put  # simulates a late thread
         parts = [torch.zeros(2) for _ in range(ranks)]
         dist.all_gather(parts, torch.ones(2) * rank, async_op=True)
@@ -272,8 +272,8 @@ def test_works_and_futures(tmp_path):
         assert all(each.tolist() == list(range(ranks)) for each in dropped)
         assert [part[1].item() for part in parts] == list(range(ranks))
         dist.send(torch.ones(1), (rank - 1) % ranks)
-        while dist.group.WORLD.calls._orphans:
-            dist.group.WORLD.calls._finish_orphans()
+        while dist.group.WORLD.calls.finish_orphans():
+            pass
         assert late.item() == 1.0
         # The results also arrive without another call, and although the group ends.
         other = dist.new_group()
