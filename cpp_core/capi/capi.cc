@@ -239,7 +239,7 @@ int hc_start_job(const char* const* names, const char* const* values, int count,
 
 void hc_stop(hc_runtime* runtime) { runtime->runtime->Stop(); }
 
-void hc_tell_record(hc_runtime* runtime) { runtime->runtime->TellRecord(); }
+void hc_log_record_path(hc_runtime* runtime) { runtime->runtime->LogRecordPath(); }
 
 int hc_stop_with_process(hc_runtime* runtime) { return runtime->runtime->StopWithProcess() ? 1 : 0; }
 void hc_free(hc_runtime* runtime) { delete runtime; }

@@ -191,7 +191,7 @@ HC_API void hc_stop(hc_runtime* runtime);
  * 2. */
 HC_API int hc_stop_with_process(hc_runtime* runtime);
 /* If an operation has failed, warns once where the flight record is; hc_abort does so, too. Since version 2. */
-HC_API void hc_tell_record(hc_runtime* runtime);
+HC_API void hc_log_record_path(hc_runtime* runtime);
 /* Stops the runtime if necessary, and frees it. Results that were not taken with hc_take_result become invalid. */
 HC_API void hc_free(hc_runtime* runtime);
 /* To be called in a child of fork(): closes the runtime's descriptors. Afterwards hc_get still answers, as in the

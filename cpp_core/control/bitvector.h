@@ -78,8 +78,8 @@ class Bitvector {
   std::span<const uint64_t> words_;
 };
 
-// The AND of the round: reduces a bitvector of `count` words into *out, which becomes as long as the longer one.
-// Lengths differ only if the caches differ, which the hash words show; words that one of the two lacks become 0.
+// The AND of the round: reduces a bitvector of `count` words into *out, which becomes as long as the longer of
+// the two; words that one of them lacks become 0. Lengths differ only if the caches do, which the hash words show.
 // `load(i)` reads word i, from this rank's memory or from memory that another rank writes.
 template <typename Load>
 void AndInto(size_t count, Load&& load, std::vector<uint64_t>* out) {

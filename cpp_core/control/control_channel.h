@@ -1,5 +1,5 @@
-// How the controllers of one process set exchange bitvectors and frames. No call blocks. net/ implements the channel
-// over shared memory, between hosts, and in process.
+// How the controllers of one process set exchange bitvectors and frames. No call blocks. net/shm and net/hosts
+// implement the channel over shared memory and between hosts, testing/inproc_channel.h within a process.
 //
 // Note [Snapshots and hints]
 // A rank owns two bitvectors and is their only writer. Its *hint* is live: it shows what is pending on the rank now.

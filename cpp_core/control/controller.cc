@@ -41,11 +41,11 @@ Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns,
   wire::CacheBit bit = wire::kNoBit;
   const auto found = cache_.Find(signature, &bit, known);
   if (found == ResponseCache::Lookup::kHit) {
-    HC_RETURN_IF_ERROR(table_.AddHit(op, bit, now_ns, data));
+    HC_RETURN_IF_ERROR(queue_.AddHit(op, bit, now_ns, data));
     ++counters_.hits;
   } else {
     HC_RETURN_IF_ERROR(Validate(signature, config_.size));
-    HC_RETURN_IF_ERROR(table_.AddUncached(op, signature, now_ns));
+    HC_RETURN_IF_ERROR(queue_.AddUncached(op, signature, now_ns));
     ++(found == ResponseCache::Lookup::kChanged ? counters_.changed : counters_.misses);
   }
   NoteSubmitted(now_ns);
@@ -72,7 +72,7 @@ uint64_t Controller::Raised() const {
   uint64_t raised = 0;
   if (flushed_unsent_ > 0 || !note_.empty()) raised |= kUncached;
   // The requests submitted before join() need this rank's data, so they run before the other ranks go on without it.
-  if (join_state_ == JoinState::kSubmitted && table_.empty()) raised |= kJoining;
+  if (join_state_ == JoinState::kSubmitted && queue_.empty()) raised |= kJoining;
   if (leaving_) raised |= kLeaving;
   if (!abort_why_.empty()) raised |= kError;
   if (stalled_) raised |= kStalled;
@@ -101,7 +101,7 @@ void ControllerCounters::Add(const ControllerCounters& other) {
 Controller::Controller(ControllerConfig config)
     : config_(std::move(config)),
       cache_(config_.cache_capacity, config_.cache_capacity_fixed),
-      table_(&cache_),
+      queue_(&cache_),
       planner_(config_.fusion_threshold_bytes, config_.disable_group_fusion, config_.epoch),
       joined_(config_.size),
       divisor_ranks_(config_.size),
@@ -121,7 +121,7 @@ void Controller::End(const Status& status, const std::function<Status(const Sign
   closed_ = true;
   end_ = status;
   const auto fail = [&](OpId op, const Signature& signature) { failures_.push_back({op, why(signature)}); };
-  table_.Clear(fail);
+  queue_.Clear(fail);
   if (join_op_ != kNoOp) fail(join_op_, join_signature_);
   join_op_ = kNoOp;
   flushed_unsent_ = 0;
@@ -180,18 +180,18 @@ bool Controller::NextReport(std::string* text) {
 void Controller::Flush() {
   if (unflushed_since_ns_ == kNever) return;
   unflushed_since_ns_ = kNever;
-  flushed_unsent_ = table_.unsent();
-  table_.Flush();
+  flushed_unsent_ = queue_.unsent();
+  queue_.Flush();
   ++counters_.flushes;
 }
 
 void Controller::HintBitvector(bool lingering, std::vector<uint64_t>* words) const {
-  WriteBitvector(Raised() | (lingering ? uint64_t{kLingering} : 0), table_.flushed_words(), words);
+  WriteBitvector(Raised() | (lingering ? uint64_t{kLingering} : 0), queue_.flushed_words(), words);
 }
 
 void Controller::Freeze(std::vector<uint64_t>* words) {
   Flush();
-  WriteBitvector(Raised(), table_.pending_words(), words);
+  WriteBitvector(Raised(), queue_.pending_words(), words);
 }
 
 StatusOr<bool> Controller::Accept(const wire::RequestList& list, int from) {

@@ -113,15 +113,15 @@ class Controller {
   Controller& operator=(const Controller&) = delete;
 
   // ---- inputs from the runtime ----
-  // Adds the request to the tensor table. kDuplicateName if its name, or a member's, is pending; kShutDown (or the
+  // Adds the request to the tensor queue. kDuplicateName if its name, or a member's, is pending; kShutDown (or the
   // loss) after the end. Steady state (cached, unchanged signature): one lookup and no allocation. `data`: this rank's
   // input, its tensors one after the other, if it is short enough to run inline; it is copied. `known`: see
   // ResponseCache::Find.
   Status Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data = {},
                 KnownEntry* known = nullptr);
   // `waiting`: a thread of this rank waits for an operation. `all_waiting`: every thread that ever submitted waits, and
-  // no planned operation still runs, so nothing more will come. Every plan and every failure resets `all_waiting`: call
-  // this before each Step.
+  // no planned operation still runs, so nothing more will come. To be called before each Step, because every plan and
+  // every failure resets `all_waiting`.
   void SetWaiting(bool waiting, bool all_waiting);
   // `computes`: threads of this rank, other than the core's, have run lately, so ranks that wait for this one may still
   // get what they wait for.
@@ -146,7 +146,7 @@ class Controller {
   bool closed() const { return closed_; }     // true if the set has ended; plans handed out before still run
   const Status& end() const { return end_; }  // why the set has ended; ok while it is open
   // True if a request was submitted that is neither planned nor failed.
-  bool HasPending() const { return !table_.empty() || join_op_ != kNoOp; }
+  bool HasPending() const { return !queue_.empty() || join_op_ != kNoOp; }
   const ControllerCounters& counters() const { return counters_; }
   uint64_t round() const { return round_; }
   uint64_t cache_hash() const { return cache_.hash(); }
@@ -155,12 +155,24 @@ class Controller {
   // ---- for Agreements, see agreement.h ----
   //
   // Note [The steps of a round]
-  // Freeze writes this rank's bitvector of round(). Every rank gives the AND of all ranks' bitvectors to Intersect,
+  // Freeze writes this rank's bitvector of round(). Every rank gives the AND of all ranks' bitvectors to ApplyAnd,
   // which plans the agreed hits at once. If the outcome says `gather`, every rank sends the list that FillRequests
   // writes to rank 0, where Coordinate turns all lists into one ResponseList, and every rank gives that to Finish;
-  // otherwise every rank calls Finish(nullptr). Finish ends the round. This is Algorithm 1 (RunCycleOnce) of the paper,
-  // cut where a rank would have to wait. Where every rank reads all snapshots, WritePayload follows Freeze, and
-  // Intersect gets the snapshots if MayRunInline returns true.
+  // otherwise every rank calls Finish(nullptr). Finish ends the round. Where every rank reads all snapshots,
+  // WritePayload follows Freeze, and ApplyAnd gets the snapshots if MayRunInline returns true.
+  //
+  // These are Algorithms 1 and 2 of Romero et al., "Accelerating Collective Communication in Data Parallel Training
+  // across Deep Learning Frameworks" (NSDI 2022), split at each point where a rank waits for others:
+  //
+  //   Algorithm 1, RunCycleOnce     the round that an Agreement drives (agreement.h)
+  //   PopMessagesFromQueue          Submit, Flush
+  //   CacheCoordination             Algorithm 2
+  //   PushMessageToQueue            a bit that is not set on all ranks stays in the tensor queue
+  //   SendReadyTensors, RecvReadyTensors, ConstructResponse    FillRequests; Coordinate
+  //   PerformOperation              RunPlanner, then the lanes
+  //   Algorithm 2, SetBitVector     WriteBitvector
+  //   Intersect                     the channel's AND (AndInto in bitvector.h)
+  //   DecodeBitVector               ApplyAnd
   const ControllerConfig& config() const { return config_; }
   bool waiting() const { return waiting_; }
   // True if some submissions are not flushed yet; UnflushedSinceNs is the time of the first of them, or kNever.
@@ -171,7 +183,7 @@ class Controller {
   // The StatusFlag bits that this rank raises. kUncached stands for flushed requests only.
   uint64_t Raised() const;
   // True if cached requests are pending here, or if this rank has joined.
-  bool HasHitsPending() const { return table_.hits_pending() > 0 || joined_here(); }
+  bool HasHitsPending() const { return queue_.hits_pending() > 0 || joined_here(); }
   // Counts the events that could make a round worth proposing: submissions, waits that begin, rounds that moved
   // something.
   uint64_t changes() const { return changes_; }
@@ -180,7 +192,7 @@ class Controller {
   void Freeze(std::vector<uint64_t>* words);
   void WritePayload(std::vector<uint64_t>* payload) const;
   bool MayRunInline(std::span<const uint64_t> words) const;
-  RoundOutcome Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots = {});
+  RoundOutcome ApplyAnd(std::span<const uint64_t> words, std::span<const Snapshot> snapshots = {});
   void FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list);
   // Rank 0 only. `lists` has one entry per rank, in any order. `merged` has the requests that several ranks made alike
   // and that are in none of the lists; kJoin requests are never merged.
@@ -264,7 +276,7 @@ class Controller {
 
   const ControllerConfig config_;
   ResponseCache cache_;
-  TensorQueue table_;
+  TensorQueue queue_;
   FusionPlanner planner_;
   std::deque<Failure> failures_;
   std::deque<std::string> reports_;

@@ -98,9 +98,9 @@ int64_t FusionPlanner::EmitPieces(const Item& item, const std::vector<int32_t>& 
   }
 }
 
-// Plans the first waiting item and looks ahead for others that may join it. An item that does not fit or match is set
-// aside, and later items may still join while the bytes in the plan and the bytes set aside together stay within the
-// threshold. So no operation overtakes more than one plan's worth of others.
+// Plans the first waiting item and looks ahead for others that may join it. Looks past items that do not fit or match,
+// but stops when the bytes in the plan and the bytes of these items together exceed the threshold. So no operation
+// overtakes more than one plan's worth of others.
 void FusionPlanner::PlanFirst(const std::vector<int32_t>& joined) {
   const Item& first = items_[waiting_[0]];
   int64_t total = EmitPieces(first, joined);

@@ -28,8 +28,8 @@ uint32_t Controller::InlineWords(const Signature& signature, wire::Choice choice
 void Controller::WritePayload(std::vector<uint64_t>* payload) const {
   payload->clear();
   if (!joined_.empty()) return;
-  ForEachCommonBit(table_.pending_words(), cache_.inline_bits(), [&](CacheBit bit) {
-    const std::span<const uint64_t> data = table_.payload(bit);
+  ForEachCommonBit(queue_.pending_words(), cache_.inline_bits(), [&](CacheBit bit) {
+    const std::span<const uint64_t> data = queue_.payload(bit);
     if (data.empty() || payload->size() + data.size() > kMaxPayloadWords) return false;
     payload->insert(payload->end(), data.begin(), data.end());
     return true;

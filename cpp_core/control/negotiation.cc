@@ -1,4 +1,4 @@
-// Rank 0's part of a round that gathers requests, and every rank's search for stalls.
+// Part of Controller: rank 0's part of a round that gathers requests, and every rank's search for stalls.
 #include <algorithm>
 #include <map>
 
@@ -188,22 +188,22 @@ void Controller::InspectStalls(const std::vector<const RequestList*>& lists, con
     if (!response.ranks.empty()) continue;
     for (WaitingRank& rank : ranks) rank.all_waiting = false;  // all ranks have it pending, and go on
   }
-  StallInspector::Verdict verdict =
+  StallInspector::Findings findings =
       stalls_.Inspect(CollectPending(lists, *out, now_ns), ranks, joined_now, look, now_ns);
-  for (wire::Response& failure : verdict.failures) {
+  for (wire::Response& failure : findings.failures) {
     coordinator_.Drop(failure.signature.name);
     out->responses.push_back(std::move(failure));
   }
-  out->report = std::move(verdict.report);
-  out->late_ranks = std::move(verdict.late_ranks);
+  out->report = std::move(findings.report);
+  out->late_ranks = std::move(findings.late_ranks);
   next_inspect_ns_ = std::min(next_inspect_ns_, stalls_.NextFailNs());
 }
 
 int64_t Controller::OldestPendingNs() const {
   int64_t oldest_ns = kNever;
-  ForEachBit(table_.pending_words(),
-             [&](CacheBit bit) { oldest_ns = std::min(oldest_ns, table_.hit(bit).submitted_ns); });
-  if (!table_.uncached().empty()) oldest_ns = std::min(oldest_ns, table_.uncached().begin()->first);
+  ForEachBit(queue_.pending_words(),
+             [&](CacheBit bit) { oldest_ns = std::min(oldest_ns, queue_.hit(bit).submitted_ns); });
+  if (!queue_.uncached().empty()) oldest_ns = std::min(oldest_ns, queue_.uncached().begin()->first);
   for (const auto& [name, pending] : coordinator_.pending()) oldest_ns = std::min(oldest_ns, pending.first_ns);
   return oldest_ns;
 }

@@ -1,4 +1,4 @@
-// The steps of a round on every rank. See Note [The steps of a round] in controller.h.
+// Part of Controller: the steps of a round on every rank. See Note [The steps of a round] in controller.h.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ using wire::Response;
 using wire::Signature;
 
 // Algorithm 2 (CacheCoordination), SetBitVector: a bit for each cached request that is pending here, and the flags. A
-// joined rank sets the bit of every entry. The paper's Intersect is the channel's AND.
+// joined rank sets the bit of every entry.
 void Controller::WriteBitvector(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const {
   Bitvector::Write(raised | (waiting_ ? uint64_t{kWaiting} : 0), all_wait(), proof(), cache_.num_words(), words);
   const std::span<const uint64_t> shown = joined_here() ? cache_.occupied() : bits;
@@ -23,7 +23,7 @@ void Controller::WriteBitvector(uint64_t raised, std::span<const uint64_t> bits,
 
 // Algorithm 2, DecodeBitVector; then Algorithm 1 (RunCycleOnce), GetResponses and PerformOperation for the bits that
 // all ranks have in common. This rank's other bits stay pending (PushMessageToQueue).
-RoundOutcome Controller::Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots) {
+RoundOutcome Controller::ApplyAnd(std::span<const uint64_t> words, std::span<const Snapshot> snapshots) {
   RoundOutcome outcome;
   agreed_bits_.clear();
   const Bitvector agreed(words);
@@ -49,7 +49,7 @@ RoundOutcome Controller::Intersect(std::span<const uint64_t> words, std::span<co
 
 void Controller::PlanHit(CacheBit bit, std::span<const Snapshot> snapshots) {
   const ResponseCache::Entry* entry = cache_.At(bit);
-  const OpId op = table_.TakeHit(bit);
+  const OpId op = queue_.TakeHit(bit);
   if (entry == nullptr || (op == kNoOp && !joined_here())) {
     const Status why(StatusCode::kInternal, "all ranks agreed on cache bit " + std::to_string(bit) +
                                                 ", which is not pending on " + own_name() + ".");
@@ -79,7 +79,7 @@ void Controller::FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire:
   list->note = note_;
   note_sent_ = note_.size();
   if (outcome.hashes_differ) list->cache_hash = {proof()};
-  table_.Send([&](const Signature& signature) {
+  queue_.Send([&](const Signature& signature) {
     wire::Request request{signature, wire::kNoBit};
     // Looked up now, not at submission: the entry may have been erased or inserted meanwhile.
     CacheBit bit = wire::kNoBit;
@@ -87,13 +87,13 @@ void Controller::FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire:
     list->requests.push_back(std::move(request));
   });
   flushed_unsent_ = 0;
-  if (join_state_ == JoinState::kSubmitted && table_.empty()) {
+  if (join_state_ == JoinState::kSubmitted && queue_.empty()) {
     join_state_ = JoinState::kAnnounced;
     list->requests.push_back({join_signature_, wire::kNoBit});
   }
   if ((outcome.raised & kStalled) != 0 || all_wait()) {
-    ForEachBit(table_.pending_words(), [&](CacheBit bit) {
-      const bool old = config_.stall_check && now_ns - table_.hit(bit).submitted_ns >= config_.stall_warn_ns;
+    ForEachBit(queue_.pending_words(), [&](CacheBit bit) {
+      const bool old = config_.stall_check && now_ns - queue_.hit(bit).submitted_ns >= config_.stall_warn_ns;
       (old ? list->stalled_bits : list->pending_bits).push_back(bit);
     });
   }
@@ -134,13 +134,13 @@ Status Controller::Apply(const wire::ResponseList& list) {
     }
     const std::shared_ptr<const Signature> signature = entry->signature;
     cache_.Erase(bit);
-    table_.Demote(bit, *signature);
+    queue_.Demote(bit, *signature);
   }
   for (const Response& response : list.responses) HC_RETURN_IF_ERROR(ApplyResponse(response));
   RunPlanner();
   if (!list.erase.empty() || !list.responses.empty() || !list.joined.empty()) {
     // A request that lost its cache entry is shown to the other ranks at once, because they may wait for it.
-    if (unflushed_since_ns_ == kNever) flushed_unsent_ = table_.unsent();
+    if (unflushed_since_ns_ == kNever) flushed_unsent_ = queue_.unsent();
     Moved();
   }
   if (!list.left.empty()) ApplyLeft(list.left);
@@ -175,7 +175,7 @@ Status Controller::ApplyResponse(const Response& response) {
     return Status::Ok();
   }
   HC_RETURN_IF_ERROR(Validate(response.signature, config_.size));
-  const OpId op = table_.TakeUncached(response.signature.name);
+  const OpId op = queue_.TakeUncached(response.signature.name);
   if (op == kNoOp && !joined_here()) {
     return {StatusCode::kInternal, "the coordinator answered " + Describe(response.signature) +
                                        ", which is not pending on " + own_name() + "."};
@@ -188,10 +188,10 @@ Status Controller::ApplyResponse(const Response& response) {
 
 void Controller::ApplyFailure(const Response& response) {
   if (!response.ranks.empty() && std::ranges::find(response.ranks, config_.rank) == response.ranks.end()) return;
-  OpId op = table_.TakeUncached(response.signature.name);
+  OpId op = queue_.TakeUncached(response.signature.name);
   if (op == kNoOp) {
     CacheBit bit = wire::kNoBit;
-    if (cache_.Find(response.signature, &bit) != ResponseCache::Lookup::kMiss) op = table_.TakeHit(bit);
+    if (cache_.Find(response.signature, &bit) != ResponseCache::Lookup::kMiss) op = queue_.TakeHit(bit);
   }
   if (op != kNoOp) failures_.push_back({op, Status(response.code, response.message)});
 }
@@ -201,7 +201,7 @@ void Controller::InsertIntoCache(std::shared_ptr<const Signature> signature, wir
   const ResponseCache::Inserted inserted = cache_.Insert(std::move(signature), choice, inline_words);
   if (inserted.evicted != nullptr) {
     ++counters_.evictions;
-    table_.Demote(inserted.bit, *inserted.evicted);
+    queue_.Demote(inserted.bit, *inserted.evicted);
   }
   if (!inserted.grew) return;
   if (counters_.growths++ == 0 && config_.rank == 0) {

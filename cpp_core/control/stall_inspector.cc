@@ -92,17 +92,17 @@ std::vector<size_t> FindDeadlocked(const std::vector<PendingOp>& ops, const std:
   return found;
 }
 
-StallInspector::Verdict StallInspector::Inspect(const std::vector<PendingOp>& ops,
-                                                const std::vector<WaitingRank>& ranks, const RankSet& joined, bool look,
-                                                int64_t now_ns) {
-  Verdict verdict;
+StallInspector::Findings StallInspector::Inspect(const std::vector<PendingOp>& ops,
+                                                 const std::vector<WaitingRank>& ranks, const RankSet& joined,
+                                                 bool look, int64_t now_ns) {
+  Findings findings;
   const std::vector<size_t> dead = FindDeadlocked(ops, ranks, joined);
-  if (dead.empty() && !look) return verdict;
+  if (dead.empty() && !look) return findings;
   const std::vector<std::string> conflicts = FindConflicts(ops, names_);
   std::vector<bool> failed(ops.size());
   const auto fail = [&](size_t i, StatusCode code, const std::string& message) {
     failed[i] = true;
-    verdict.failures.push_back(MakeFailure(ops[i].signature, code, message));
+    findings.failures.push_back(MakeFailure(ops[i].signature, code, message));
   };
   for (const size_t i : dead) {
     if (!conflicts[i].empty()) continue;
@@ -114,12 +114,12 @@ StallInspector::Verdict StallInspector::Inspect(const std::vector<PendingOp>& op
   for (size_t i = 0; i < ops.size(); ++i) {
     if (!conflicts[i].empty()) fail(i, StatusCode::kMismatch, conflicts[i]);
   }
-  if (look) Report(ops, ranks, joined, now_ns, &failed, &verdict);
-  return verdict;
+  if (look) Report(ops, ranks, joined, now_ns, &failed, &findings);
+  return findings;
 }
 
 void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks,
-                            const RankSet& joined, int64_t now_ns, std::vector<bool>* failed, Verdict* verdict) {
+                            const RankSet& joined, int64_t now_ns, std::vector<bool>* failed, Findings* findings) {
   constexpr size_t kMostReported = 32;
   StringMap<Reported> still;
   size_t due = 0;
@@ -130,10 +130,10 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
     Reported reported = WhenReported(ops[i], ranks, joined, now_ns);
     if (fail_ns_ > 0 && now_ns >= FailNs(reported)) {
       (*failed)[i] = true;
-      verdict->failures.push_back(MakeFailure(ops[i].signature, StatusCode::kStall,
-                                              Describe(ops[i], ranks, joined) + " Gave up after " +
-                                                  SecondsText(std::max(fail_ns_, warn_ns_)) +
-                                                  " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
+      findings->failures.push_back(MakeFailure(ops[i].signature, StatusCode::kStall,
+                                               Describe(ops[i], ranks, joined) + " Gave up after " +
+                                                   SecondsText(std::max(fail_ns_, warn_ns_)) +
+                                                   " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
       continue;
     }
     const bool is_due = IsDue(reported.first_ns, reported.last_ns, warn_ns_, now_ns);
@@ -143,18 +143,18 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
     }
     still.emplace(ops[i].signature.name, reported);
     if (!is_due || ++due > kMostReported) continue;
-    verdict->report += "\n  " + Describe(ops[i], ranks, joined);
-    verdict->report += BeyondTheLimit(reported, now_ns);
+    findings->report += "\n  " + Describe(ops[i], ranks, joined);
+    findings->report += BeyondTheLimit(reported, now_ns);
     for (const int32_t rank : Lacking(ops[i], joined)) late_ranks.Add(rank);
   }
   reported_ = std::move(still);
   if (due == 0) return;
-  verdict->late_ranks = late_ranks.ToVector();
-  if (verdict->late_ranks.size() > kMostAsked) verdict->late_ranks.resize(kMostAsked);
-  verdict->report = "operations wait for more than " + SecondsText(longest_ns) +
-                    " for ranks that have not submitted them:" + verdict->report;
+  findings->late_ranks = late_ranks.ToVector();
+  if (findings->late_ranks.size() > kMostAsked) findings->late_ranks.resize(kMostAsked);
+  findings->report = "operations wait for more than " + SecondsText(longest_ns) +
+                     " for ranks that have not submitted them:" + findings->report;
   if (due > kMostReported) {
-    verdict->report += "\n  and " + std::to_string(due - kMostReported) + " more.";
+    findings->report += "\n  and " + std::to_string(due - kMostReported) + " more.";
   }
 }
 

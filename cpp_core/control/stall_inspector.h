@@ -1,5 +1,9 @@
 // Inspects, on rank 0, which operations are pending on which ranks: reports those that have waited for too long, finds
-// those that can never complete, and fails them.
+// those that can never complete, and fails them. The report travels in ResponseList::report, and every rank logs it in
+// SetEngine::HandOut.
+//
+// Three others report on waits that rank 0 does not see: SetEngine::Overdue on a running operation, ReportOverdue
+// (strategies/deadline.h) on ranks that do not answer in a round, and PointToPoint::Check on messages.
 //
 // Threads: the thread that holds rank 0's progress lock. Pure.
 #pragma once
@@ -32,13 +36,12 @@ struct WaitingRank {
 
 class StallInspector {
  public:
-  // Times in nanoseconds; fail_ns 0: never. Unless `fail_computing`, the limit starts again at every inspection at
-  // which a rank that lacks the operation computes: that rank may still submit it, and only the user knows whether it
-  // takes too long.
+  // Times in nanoseconds; fail_ns 0: never. Unless `fail_computing`, the limit restarts whenever a rank that lacks the
+  // operation computes: that rank may still submit it, and only the user knows whether it takes too long.
   StallInspector(int64_t warn_ns, int64_t fail_ns, bool fail_computing = false, RankNames names = {})
       : warn_ns_(warn_ns), fail_ns_(fail_ns), fail_computing_(fail_computing), names_(std::move(names)) {}
 
-  struct Verdict {
+  struct Findings {
     std::vector<wire::Response> failures;
     std::string report;
     // The late ranks that the report names, ascending; only as many as are asked for stack traces.
@@ -46,8 +49,8 @@ class StallInspector {
   };
   // `look`: also look for stalls, because some rank raised kStalled. Deadlocks are always looked for, and conflicts
   // between groups if `look` is true or a deadlock was found.
-  Verdict Inspect(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks, const RankSet& joined,
-                  bool look, int64_t now_ns);
+  Findings Inspect(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks, const RankSet& joined,
+                   bool look, int64_t now_ns);
 
   // The time at which the next reported operation fails if it is still pending; kNever if there is none.
   int64_t NextFailNs() const;
@@ -63,7 +66,7 @@ class StallInspector {
   std::string BeyondTheLimit(const Reported& reported, int64_t now_ns) const;
   // Fails the operations that have waited for too long and reports the rest.
   void Report(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks, const RankSet& joined,
-              int64_t now_ns, std::vector<bool>* failed, Verdict* verdict);
+              int64_t now_ns, std::vector<bool>* failed, Findings* findings);
   int64_t FailNs(const Reported& reported) const;  // when it fails, if there is a limit
   // Text for messages: the operations that the ranks without `op` wait for, and the ranks that lack those.
   std::string WaitsOfMissingRanks(const PendingOp& op, const std::vector<PendingOp>& ops,

@@ -40,7 +40,7 @@ class TensorQueue {
     uint32_t payload = kNoPayload;  // index of its data in payloads_
   };
 
-  // The cache is read only; it outlives the table.
+  // The cache is read only; it outlives the queue.
   explicit TensorQueue(const ResponseCache* cache) : cache_(cache) {}
 
   // Adds a cached request. kDuplicateName if its name or one of its tensors' names is pending. `data`: this rank's

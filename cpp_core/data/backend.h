@@ -108,14 +108,15 @@ class CollectiveTask {
   virtual bool must_poll() const { return false; }
   // The current phase, for the timeline.
   virtual observe::Phase phase() const { return observe::Phase::kTransfer; }
-  // For stall reports: adds the ranks that this operation waits for now, if there are any and the backend knows them.
+  // For the report on a collective that runs too long (SetEngine::Overdue): adds the ranks that this operation waits
+  // for now, if there are any and the backend knows them.
   virtual void AddWaitingFor(std::vector<int>* ranks) const { static_cast<void>(ranks); }
   std::vector<int> WaitingFor() const {
     std::vector<int> ranks;
     AddWaitingFor(&ranks);
     return ranks;
   }
-  // For stall reports: further lines of text on the current state, each preceded by a line feed; may be empty.
+  // For the same report: further lines of text on the current state, each preceded by a line feed; may be empty.
   virtual std::string Details() const { return {}; }
   // After the operation is finished: returns its list of segments, so that the next operation can reuse the memory; may
   // be empty.
@@ -168,7 +169,7 @@ struct BackendOptions {
 
 // The transports that connect all ranks of a process set.
 struct Transports {
-  bool memory = true;  // shared memory: all ranks are on one host
+  bool shm = true;  // shared memory: all ranks are on one host
   bool mpi = false;
 };
 
@@ -183,10 +184,10 @@ struct MpiResources {
 };
 
 // Creates every backend that can run, in a fixed order: shm (if area.data is filled), mpi (if `mpi.all` is not empty;
-// it connects area.size ranks), loopback (if area.size is 1). data/registry.cc holds the one list.
+// it connects area.size ranks), loopback (if area.size is 1). data/registry.cc has the list.
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
                                                              MpiResources mpi = {});
 // The traits of the backends that MakeBackends creates for `ranks` ranks, in the same order.
-std::vector<control::BackendTraits> TraitsOf(int ranks, Transports means = {});
+std::vector<control::BackendTraits> BackendTraitsFor(int ranks, Transports transports = {});
 
 }  // namespace horocache::data

@@ -1,5 +1,5 @@
-// The one list of backends. A backend's index in it is its number in wire::Choice, so the order must not depend on
-// anything that may differ between ranks.
+// The backends of data/. process_set_factory.cc appends `program`, and tests the fake device. A backend's index in it
+// is its number in wire::Choice, so the order must not depend on anything that may differ between ranks.
 
 #include <memory>
 #include <utility>
@@ -18,10 +18,10 @@ SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes) {
   return part;
 }
 
-std::vector<control::BackendTraits> TraitsOf(int ranks, Transports means) {
+std::vector<control::BackendTraits> BackendTraitsFor(int ranks, Transports transports) {
   std::vector<control::BackendTraits> traits;
-  if (means.memory) traits.push_back(ShmTraits());
-  if (means.mpi) traits.push_back(MpiTraits());
+  if (transports.shm) traits.push_back(ShmTraits());
+  if (transports.mpi) traits.push_back(MpiTraits());
   if (ranks == 1) traits.push_back(LoopbackTraits());
   return traits;
 }

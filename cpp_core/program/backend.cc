@@ -14,15 +14,15 @@ namespace {
 // Threads: the driving thread. Owns the queue and the built-in backend; the arena owns the memory.
 class ProgramBackend final : public data::Backend {
  public:
-  ProgramBackend(ProgramMeans means, int rank, int size, std::unique_ptr<Links> links)
-      : traits_(ProgramTraits(*means.library)), queue_(std::move(means), rank, size, std::move(links)) {}
+  ProgramBackend(ProgramResources resources, int rank, int size, std::unique_ptr<Links> links)
+      : traits_(ProgramTraits(*resources.library)), queue_(std::move(resources), rank, size, std::move(links)) {}
 
   const control::BackendTraits& traits() const override { return traits_; }
 
   Status Supports(const data::Collective& collective) const override {
     HC_RETURN_IF_ERROR(data::CheckCollective(collective, traits_, queue_.size));
     if (collective.algorithm == 0) return Status::Ok();
-    const LibraryProgram& one = queue_.means.library->programs[collective.algorithm - 1];
+    const LibraryProgram& one = queue_.resources.library->programs[collective.algorithm - 1];
     if (one.op == collective.op && one.program.ranks == queue_.size) return Status::Ok();
     return {StatusCode::kUnsupported, "program " + one.name + " is for " + std::string(wire::OpName(one.op)) + " of " +
                                           std::to_string(one.program.ranks) + " ranks, and cannot run " +
@@ -54,17 +54,18 @@ control::BackendTraits ProgramTraits(const Library& library) {
   return traits;
 }
 
-std::unique_ptr<data::Backend> MakeProgramBackend(ProgramMeans means) {
-  const bool one_host = means.comm.empty();
-  const int rank = one_host ? means.links.rank : means.comm.rank();
-  const int size = one_host ? means.links.size : means.comm.size();
+std::unique_ptr<data::Backend> MakeProgramBackend(ProgramResources resources) {
+  const bool one_host = resources.comm.empty();
+  const int rank = one_host ? resources.links.rank : resources.comm.rank();
+  const int size = one_host ? resources.links.size : resources.comm.size();
   std::unique_ptr<Links> links;
   if (one_host) {
-    links = std::make_unique<ShmLinks>(std::move(means.links));
+    links = std::make_unique<ShmLinks>(std::move(resources.links));
   } else {
-    links = std::make_unique<HostLinks>(std::move(means.links), std::move(means.comm), std::move(means.host_of));
+    links = std::make_unique<HostLinks>(std::move(resources.links), std::move(resources.comm),
+                                        std::move(resources.host_of));
   }
-  return std::make_unique<ProgramBackend>(std::move(means), rank, size, std::move(links));
+  return std::make_unique<ProgramBackend>(std::move(resources), rank, size, std::move(links));
 }
 
 }  // namespace horocache::program

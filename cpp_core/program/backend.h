@@ -14,7 +14,7 @@
 
 namespace horocache::program {
 
-struct ProgramMeans {
+struct ProgramResources {
   data::SharedArea links;  // memory for the connections between this host's ranks only
   // Communicator of all ranks for the connections between hosts only; empty if the job has one host.
   net::Communicator comm;
@@ -30,6 +30,6 @@ struct ProgramMeans {
 // backend if none fits. Algorithm i > 0 runs the library's program i - 1 and has its name.
 control::BackendTraits ProgramTraits(const Library& library);
 
-std::unique_ptr<data::Backend> MakeProgramBackend(ProgramMeans means);
+std::unique_ptr<data::Backend> MakeProgramBackend(ProgramResources resources);
 
 }  // namespace horocache::program

@@ -83,7 +83,7 @@ bool ProgramTask::Step(int64_t* budget) {
 }
 
 bool ProgramTask::EndInner() {
-  if (Status broken = queue_.means.built_in->broken(); !broken.ok()) queue_.Break(std::move(broken));
+  if (Status broken = queue_.resources.built_in->broken(); !broken.ok()) queue_.Break(std::move(broken));
   if (state_ == State::kCompare) return Agree();
   return state_ == State::kConfirm ? Confirm() : EndBuiltIn();
 }
@@ -98,7 +98,7 @@ bool ProgramTask::Begin() {
 }
 
 const LibraryProgram* ProgramTask::Choose(int64_t bytes, std::string* why) const {
-  const std::vector<LibraryProgram>& programs = queue_.means.library->programs;
+  const std::vector<LibraryProgram>& programs = queue_.resources.library->programs;
   if (collective_.algorithm > 0) {
     const LibraryProgram& one = programs[collective_.algorithm - 1];
     *why = Misfit(one);
@@ -169,7 +169,7 @@ bool ProgramTask::Exchange(const Facts& facts, State next) {
   exchange.output = &received_;
   exchange.names = collective_.names;
   exchange.sequence = collective_.sequence;
-  inner_ = queue_.means.built_in->Start(std::move(exchange));
+  inner_ = queue_.resources.built_in->Start(std::move(exchange));
   state_ = next;
   return true;
 }
@@ -228,14 +228,14 @@ bool ProgramTask::Confirm() {
 
 bool ProgramTask::UseBuiltIn(const std::string& why) {
   const bool named = collective_.algorithm > 0;
-  const std::string who = named ? "program '" + queue_.means.library->programs[collective_.algorithm - 1].name + "'"
+  const std::string who = named ? "program '" + queue_.resources.library->programs[collective_.algorithm - 1].name + "'"
                                 : std::string("backend program");
   const std::string text =
       who + " leaves " + std::string(wire::OpName(collective_.op)) + " to the built-in algorithm: " + why;
-  if (queue_.means.log && queue_.logged.insert(text).second) queue_.means.log(text);
+  if (queue_.resources.log && queue_.logged.insert(text).second) queue_.resources.log(text);
   data::Collective copy = collective_;
   copy.algorithm = 0;
-  inner_ = queue_.means.built_in->Start(std::move(copy));
+  inner_ = queue_.resources.built_in->Start(std::move(copy));
   state_ = State::kBuiltIn;
   return true;
 }

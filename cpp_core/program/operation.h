@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "data/backends/queued_operation.h"
+#include "data/backends/queued_task.h"
 #include "program/backend.h"
 #include "program/execution.h"
 #include "program/links.h"
@@ -26,14 +26,14 @@
 namespace horocache::program {
 
 struct ProgramQueue final : data::TaskQueue {
-  ProgramQueue(ProgramMeans given, int rank, int size, std::unique_ptr<Links> links)
-      : rank(rank), size(size), means(std::move(given)), links(std::move(links)) {}
+  ProgramQueue(ProgramResources given, int rank, int size, std::unique_ptr<Links> links)
+      : rank(rank), size(size), resources(std::move(given)), links(std::move(links)) {}
 
   const int rank, size;
-  ProgramMeans means;
+  ProgramResources resources;
   const std::unique_ptr<Links> links;
   // Buffers of the running operation: its input and output where it cannot use the user's memory, and scratch.
-  WorkBuffer input{&means.memory}, output{&means.memory}, scratch{&means.memory};
+  WorkBuffer input{&resources.memory}, output{&resources.memory}, scratch{&resources.memory};
   std::set<std::string> logged;  // reasons that were logged; each is logged once
 
  private:

@@ -27,7 +27,7 @@ bool ProgramTask::Plan(int64_t elements, std::string* why) {
 }
 
 bool ProgramTask::Place() {
-  const data::KernelSet& kernels = *queue_.means.kernels;
+  const data::KernelSet& kernels = *queue_.resources.kernels;
   if (folds()) {
     PrepareFold(kernels);
     site_->fold = kernels.Find(widened_ ? DType::kFloat32 : collective_.dtype, collective_.reduce_op);

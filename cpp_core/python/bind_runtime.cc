@@ -265,7 +265,7 @@ using RankLists = std::vector<std::vector<int>>;
 void AddEnds(py::class_<PyRuntime>* runtime) {
   runtime->def("stop", &PyRuntime::Stop)
       .def("stop_with_process", &PyRuntime::StopWithProcess)
-      .def("tell_record", [](const PyRuntime& self) { self.Known().TellRecord(); })
+      .def("log_record_path", [](const PyRuntime& self) { self.Known().LogRecordPath(); })
       .def("forked_child", &PyRuntime::ForkedChild);
 }
 

@@ -38,8 +38,8 @@ LogLevel ParseLevel(const std::string& name) {
   return static_cast<LogLevel>(std::ranges::find(kNames, name) - kNames.begin());
 }
 
-LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
-  LoopConfig out;
+ProgressConfig ProgressConfigFor(const Knobs& knobs, const net::Identity& identity) {
+  ProgressConfig out;
   // With more ranks than cores, a spinning rank keeps the core from the rank that it waits for.
   out.spin_ns = identity.local_size > UsableCores() ? 0 : Nanoseconds(knobs.spin_us, kNsPerUs);
   out.yield_ns = Nanoseconds(knobs.yield_us, kNsPerUs);
@@ -82,7 +82,7 @@ Status CheckKnobs(const Knobs& knobs, const program::Library* programs) {
   HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
   // Checks the rules for a set that has every backend. Rules that may name programs are checked when these are loaded.
   if (!knobs.programs.empty() && programs == nullptr) return Status::Ok();
-  return SelectorFor(knobs, 1, {.memory = true, .mpi = true}, programs).status();
+  return SelectorFor(knobs, 1, {.shm = true, .mpi = true}, programs).status();
 }
 
 Runtime::Runtime(RuntimeConfig config, Job job)
@@ -127,7 +127,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
   if (!job.ok()) return job.status();
   std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job)));
   if (const Status made = runtime->MakeParts(check); !made.ok()) {
-    runtime->TellNotStarted(made);
+    runtime->ReportFailedStart(made);
     return made;
   }
   runtime->alive_ = true;
@@ -156,7 +156,7 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
   try {
     HC_RETURN_IF_ERROR(CompareClocks(config, &job_));
     observer_ = MakeObserver();
-    return MakeLoop(config);
+    return MakeEngine(config);
   } catch (const std::system_error& error) {
     return NoThreadError(error);
   }
@@ -164,7 +164,7 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
 
 // Tells the other ranks that this rank's start has failed. They already count on this rank, and without this notice the
 // existing parts would leave the job as if it had ended well.
-void Runtime::TellNotStarted(const Status& why) {
+void Runtime::ReportFailedStart(const Status& why) {
   // Either this rank has lost another rank, or the other ranks now lose this one, and MPI_Finalize would hang. Invalid
   // arguments are the exception: all ranks reject them.
   if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
@@ -217,10 +217,10 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& j
   return std::make_unique<PointToPoint>(std::move(config), &table_, &metrics_);
 }
 
-StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMembership site) {
-  for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
-  site.watch = watch_.get();
-  HC_RETURN_IF_ERROR(ConnectHosts(config, job_, &site));
+StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMembership membership) {
+  for (net::Doorbell& doorbell : membership.doorbells) doorbell.CountWakes(metrics_.wakes.number());
+  membership.host_monitor = host_monitor_.get();
+  HC_RETURN_IF_ERROR(ConnectHosts(config, job_, &membership));
   program::SharedMemorySource memory;
   if (heap_ != nullptr) {
     memory = [heap = heap_](int64_t bytes) -> std::shared_ptr<std::byte> {
@@ -228,15 +228,15 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMember
       return block == nullptr ? nullptr : std::shared_ptr<std::byte>(block, block->memory().data());
     };
   }
-  return MakeSet(config_.knobs, std::move(site), {config_.programs, std::move(memory), &logger_});
+  return MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_});
 }
 
 // The parts of the progress engine that need no other rank.
-ProgressEngine::Parts Runtime::PartsOfLoop() {
+ProgressEngine::Parts Runtime::PartsOfEngine() {
   ProgressEngine::Parts parts;
   SetCallbacks(&parts);
   parts.timeline = timeline_.get();
-  parts.watch = watch_.get();
+  parts.host_monitor = host_monitor_.get();
   parts.rank = job_.identity.rank;
   parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
   parts.doorbell.CountWakes(metrics_.wakes.number());
@@ -245,7 +245,7 @@ ProgressEngine::Parts Runtime::PartsOfLoop() {
 
 // Sets the functions by which the progress engine reports events and learns of other ranks' failures.
 void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
-  parts->on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
+  parts->on_stack_request = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
   // Noted before the program sees the error. The program may end at once, and then this rank must not be taken for the
   // cause.
   parts->on_lost = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
@@ -256,32 +256,32 @@ void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
     if (heap != nullptr) heap->Close();
   };
   parts->given_up_elsewhere = [this] { return WhyJobLost(/*running=*/false); };
-  parts->tell_given_up = [this](const Status& why) { PublishFailure(job_, why); };
+  parts->report_given_up = [this](const Status& why) { PublishFailure(job_, why); };
   parts->on_computes = [arena = job_.peers.arena, own = job_.identity.local_rank](int64_t now_ns) {
     arena->computed_ns(own).store(now_ns);
   };
 }
 
-Status Runtime::MakeLoop(const JobConfig& config) {
+Status Runtime::MakeEngine(const JobConfig& config) {
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
     heap_ = std::make_shared<net::SharedHeap>(regions, job_.identity.local_rank);
-  StatusOr<std::unique_ptr<net::HostMonitor>> watch = WatchHosts(config, job_);
-  if (!watch.ok()) return watch.status();
-  watch_ = std::move(*watch);
+  StatusOr<std::unique_ptr<net::HostMonitor>> host_monitor = MakeHostMonitor(config, job_);
+  if (!host_monitor.ok()) return host_monitor.status();
+  host_monitor_ = std::move(*host_monitor);
   // The sets are equal on all ranks by now, so an error occurs on all ranks.
   for (const std::vector<int>& ranks : config_.process_sets) {
     const uint32_t number = sets_.next();
     HC_RETURN_IF_ERROR(sets_.Propose(number, ranks));
     sets_.Open(number);
   }
-  ProgressEngine::Parts parts = PartsOfLoop();
+  ProgressEngine::Parts parts = PartsOfEngine();
   for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
-    StatusOr<SetMembership> site =
+    StatusOr<SetMembership> membership =
         ConnectOnHost(config, job_, sets_, number, given ? config_.set_arenas.at(number - 1) : nullptr);
-    if (!site.ok()) return site.status();
-    StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(*site));
+    if (!membership.ok()) return membership.status();
+    StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(*membership));
     if (!set.ok()) return set.status();
     parts.sets.push_back(std::move(*set));
   }
@@ -291,12 +291,12 @@ Status Runtime::MakeLoop(const JobConfig& config) {
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
-  loop_ = std::make_unique<ProgressEngine>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
-                                           &logger_);
+  engine_ = std::make_unique<ProgressEngine>(ProgressConfigFor(config_.knobs, job_.identity), std::move(parts), &table_,
+                                             &metrics_, &logger_);
   if (config_.arena == nullptr && job_.identity.local_size > 1) {
-    liveness_ = std::make_unique<net::PeerMonitor>(
+    peer_monitor_ = std::make_unique<net::PeerMonitor>(
         &job_.peers, job_.identity.local_rank, [this](int rank, const std::string& how) { OnLost(rank, how); },
-        [this](const std::string& what) { loop_->Abort(what); });
+        [this](const std::string& what) { engine_->Abort(what); });
   }
   return Status::Ok();
 }
@@ -337,7 +337,7 @@ std::string Runtime::Ended(int local_rank, const std::string& how) const {
 void Runtime::OnLost(int local_rank, const std::string& how) {
   const std::string what = Ended(local_rank, how);
   recorder_.Note(what, NowNs());
-  loop_->Lose(job_.here[static_cast<size_t>(local_rank)], {StatusCode::kPeerLost, what + kCannotGoOn});
+  engine_->Lose(job_.here[static_cast<size_t>(local_rank)], {StatusCode::kPeerLost, what + kCannotGoOn});
 }
 
 Status Runtime::Check(const Operation& operation) const {
@@ -373,7 +373,7 @@ Status Runtime::CheckRoute(const Operation& operation) const {
 }
 
 Status Runtime::Queue(Operation* operation, bool* first) {
-  loop_->NoteSubmitter();
+  engine_->NoteSubmitter();
   if (heap_ != nullptr) HoldBlocks(heap_.get(), operation);
   HC_RETURN_IF_ERROR(Check(*operation));
   if (!operation->prepared.same_memory) HC_RETURN_IF_ERROR(CheckApart(*operation));
@@ -402,7 +402,7 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
     return status;
   }
   const bool wake = (first || message) && !(wait_follows && config_.knobs.waiter_drives);
-  if (const Status fault = loop_->NoteSubmission(wake, message); !fault.ok()) loop_->Abort(fault.message());
+  if (const Status fault = engine_->NoteSubmission(wake, message); !fault.ok()) engine_->Abort(fault.message());
   return Status::Ok();
 }
 
@@ -430,7 +430,8 @@ void Runtime::Stop() {
 bool Runtime::StopWithProcess() {
   if (!alive_.exchange(false)) return false;
   leaves_with_.store(getpid());
-  const bool at_exit = liveness_ != nullptr && job_.mpi.empty() && loop_->WhyLost().ok() && !loop_->AnybodyWaits();
+  const bool at_exit =
+      peer_monitor_ != nullptr && job_.mpi.empty() && engine_->WhyLost().ok() && !engine_->AnybodyWaits();
   if (at_exit && on_exit(&Runtime::OnExit, this) == 0) {
     observer_->Stop();  // the interpreter, which writes the stacks, ends now
     return true;
@@ -449,8 +450,8 @@ void Runtime::OnExit(int code, void* runtime) {
 }
 
 void Runtime::LeaveJob() {
-  loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
-  const Status why = loop_->WhyLost();
+  engine_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
+  const Status why = engine_->WhyLost();
   net::Arena& arena = *job_.peers.arena;
   std::atomic<net::RankState>& state = arena.state(job_.identity.local_rank);
   if (state.load() == net::RankState::kJobLost || !why.ok()) {
@@ -458,17 +459,17 @@ void Runtime::LeaveJob() {
   } else {
     state.store(net::RankState::kLeft);
   }
-  liveness_.reset();
+  peer_monitor_.reset();
   job_.peers.late.reset();
   observer_->Stop();  // later failures belong to the shutdown
-  const StatusCode end = loop_->Stop().code();
+  const StatusCode end = engine_->Stop().code();
   timeline_->Stop();
   const bool together = end == StatusCode::kOk || end == StatusCode::kShutDown || end == StatusCode::kAborted;
   if (!together) net::LeaveMpiUnfinalized();
 }
 
 void Runtime::ForkedChild() {
-  if (liveness_ != nullptr) liveness_->CloseInChild();
+  if (peer_monitor_ != nullptr) peer_monitor_->CloseInChild();
   job_.peers.CloseInChild();
   timeline_->CloseInChild();
   observer_->CloseInChild();

@@ -72,7 +72,7 @@ class Runtime {
   const Knobs& knobs() const { return config_.knobs; }
   // The metrics, which include every operation that is done.
   const Metrics& metrics() const {
-    loop_->AwaitPass();
+    engine_->AwaitPass();
     return metrics_;
   }
   bool alive() const { return alive_; }
@@ -93,7 +93,7 @@ class Runtime {
   Operation* Find(int64_t handle) { return table_.Find(handle); }
   // See ProgressEngine::Wait.
   bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on = nullptr) {
-    return loop_->Wait(operation, deadline_ns, kind, go_on);
+    return engine_->Wait(operation, deadline_ns, kind, go_on);
   }
   void Recycle(Operation* operation) { table_.Recycle(operation); }
   // Returns memory for a tensor, in whole cache lines. It is shared with the other ranks of this host, so that
@@ -137,7 +137,7 @@ class Runtime {
   std::string FlightRecord(const std::string& why, const std::string& stacks) const;
 
   // Logs the path of the flight record, once, if an error was recorded.
-  void TellRecord() const { observer_->TellPath(); }
+  void LogRecordPath() const { observer_->LogRecordPath(); }
   // Aborts the job: pending operations of all ranks fail with kAborted.
   void Abort(const std::string& why);
   // Leaves the job and joins all threads; pending operations fail with kShutDown. Idempotent.
@@ -158,10 +158,10 @@ class Runtime {
   // Fails if a required program is for another number of ranks than that of the job and its sets.
   Status CheckPrograms() const;
   Status MakeParts(const std::function<Status()>& check);
-  void TellNotStarted(const Status& why);
-  Status MakeLoop(const JobConfig& config);
-  ProgressEngine::Parts PartsOfLoop();
-  StatusOr<SetParts> ConnectAndMakeSet(const JobConfig& config, SetMembership site);
+  void ReportFailedStart(const Status& why);
+  Status MakeEngine(const JobConfig& config);
+  ProgressEngine::Parts PartsOfEngine();
+  StatusOr<SetParts> ConnectAndMakeSet(const JobConfig& config, SetMembership membership);
   Status CheckMpiThreads() const;
   StatusOr<std::unique_ptr<PointToPoint>> MakeMessages(const JobConfig& config);
   Status SubmitProposal(const std::string& name, std::vector<int64_t> ranks, int64_t* handle);
@@ -173,7 +173,7 @@ class Runtime {
   observe::TimelineHeader Header() const;
   std::string RecordPath() const;
   std::unique_ptr<Observer> MakeObserver();
-  void TellStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
+  void LogStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
   void NoteError(const Status& why);
   void SetCallbacks(ProgressEngine::Parts* parts);
   Status Queue(Operation* operation, bool* first);
@@ -200,9 +200,9 @@ class Runtime {
   OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { NoteError(why); }};
   std::shared_ptr<net::SharedHeap> heap_;  // null without shared regions
   std::atomic<bool> warned_private_{false};
-  std::unique_ptr<net::HostMonitor> watch_;  // null on one host
-  std::unique_ptr<ProgressEngine> loop_;
-  std::unique_ptr<net::PeerMonitor> liveness_;
+  std::unique_ptr<net::HostMonitor> host_monitor_;  // null on one host
+  std::unique_ptr<ProgressEngine> engine_;
+  std::unique_ptr<net::PeerMonitor> peer_monitor_;
   std::atomic<bool> alive_{false};
   std::atomic<pid_t> leaves_with_{0};  // the process whose exit handler stops this runtime; 0: none
 };

@@ -62,16 +62,16 @@ std::string Runtime::RecordPath() const {
 }
 
 std::unique_ptr<Observer> Runtime::MakeObserver() {
-  Observer::Means means;
-  means.record = [this](const std::string& why, const std::string& stacks) { return FlightRecord(why, stacks); };
-  means.stacks = [this] {
+  Observer::Callbacks callbacks;
+  callbacks.record = [this](const std::string& why, const std::string& stacks) { return FlightRecord(why, stacks); };
+  callbacks.stacks = [this] {
     MutexLock lock(stacks_mutex_);
     return stacks_ == nullptr ? std::string() : stacks_->Dump();
   };
-  means.tell = [this](uint32_t process_set, const std::string& stacks) { TellStacks(process_set, stacks); };
-  means.warn = [this](const std::string& text) { logger_.Warning(text); };
+  callbacks.log_stacks = [this](uint32_t process_set, const std::string& stacks) { LogStacks(process_set, stacks); };
+  callbacks.warn = [this](const std::string& text) { logger_.Warning(text); };
   const std::string name = "horocache." + std::to_string(getpid()) + "." + std::to_string(job_.identity.rank);
-  return std::make_unique<Observer>(name, RecordPath(), std::move(means));
+  return std::make_unique<Observer>(name, RecordPath(), std::move(callbacks));
 }
 
 void Runtime::NoteError(const Status& why) {
@@ -81,8 +81,8 @@ void Runtime::NoteError(const Status& why) {
 
 void Runtime::Abort(const std::string& why) {
   cause_.Raised(why);
-  observer_->TellPath();
-  loop_->Abort(why);
+  observer_->LogRecordPath();
+  engine_->Abort(why);
 }
 
 Status Runtime::WatchStacks(const StackSource& source, const std::string& own_folder) {
@@ -94,14 +94,14 @@ Status Runtime::WatchStacks(const StackSource& source, const std::string& own_fo
   return Status::Ok();
 }
 
-void Runtime::TellStacks(uint32_t process_set, const std::string& stacks) {
+void Runtime::LogStacks(uint32_t process_set, const std::string& stacks) {
   std::string summary;
   {
     MutexLock lock(stacks_mutex_);
     summary = observe::StackSummary(stacks, own_folder_);
   }
   if (!summary.empty())
-    loop_->SendNote(process_set, "(pid " + std::to_string(getpid()) + "), which others wait for, is " + summary);
+    engine_->SendNote(process_set, "(pid " + std::to_string(getpid()) + "), which others wait for, is " + summary);
 }
 
 }  // namespace horocache::runtime

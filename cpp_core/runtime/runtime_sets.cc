@@ -56,30 +56,30 @@ Status Runtime::ConnectSet(uint32_t number, const std::function<bool()>& go_on) 
   JobConfig config = ConfigOfJob();
   config.check = [&]() -> Status {
     if (go_on && !go_on()) return {StatusCode::kAborted, "adding " + sets_.Describe(number) + " was interrupted"};
-    return loop_->JobEnd();
+    return engine_->JobEnd();
   };
-  StatusOr<SetMembership> site = ConnectOnHost(config, job_, sets_, number);
-  if (!site.ok()) return site.status();
+  StatusOr<SetMembership> membership = ConnectOnHost(config, job_, sets_, number);
+  if (!membership.ok()) return membership.status();
   MutexLock lock(connected_mutex_);
-  connected_.insert_or_assign(number, std::move(*site));
+  connected_.insert_or_assign(number, std::move(*membership));
   return Status::Ok();
 }
 
 Status Runtime::OpenSet(uint32_t number) {
   HC_RETURN_IF_ERROR(sets_.CheckPending(number));
   if (IsMember(number)) {
-    SetMembership site;
+    SetMembership membership;
     {
       MutexLock lock(connected_mutex_);
       const auto connected = connected_.extract(number);
       if (connected.empty()) return InvalidArgumentError(sets_.Describe(number) + ": its ranks are not connected");
-      site = std::move(connected.mapped());
+      membership = std::move(connected.mapped());
     }
     JobConfig config = ConfigOfJob();
-    config.check = [this] { return loop_->JobEnd(); };
-    StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(site));
+    config.check = [this] { return engine_->JobEnd(); };
+    StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(membership));
     if (!set.ok()) return set.status();
-    HC_RETURN_IF_ERROR(loop_->Add(std::move(*set)));
+    HC_RETURN_IF_ERROR(engine_->Add(std::move(*set)));
   }
   sets_.Open(number);
   return Status::Ok();
@@ -94,7 +94,7 @@ Status Runtime::ProposeRemoval(uint32_t number, int64_t* handle) {
 Status Runtime::LeaveSet(uint32_t number, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(sets_.CheckRemovable(number));
   sets_.Close(number);
-  return IsMember(number) ? loop_->Remove(number, go_on) : Status::Ok();
+  return IsMember(number) ? engine_->Remove(number, go_on) : Status::Ok();
 }
 
 Status Runtime::DropSet(uint32_t number) {
@@ -104,7 +104,7 @@ Status Runtime::DropSet(uint32_t number) {
     MutexLock lock(connected_mutex_);
     connected_.erase(number);
   }
-  if (IsMember(number)) loop_->Drop(number);
+  if (IsMember(number)) engine_->Drop(number);
   return Status::Ok();
 }
 

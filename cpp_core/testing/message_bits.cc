@@ -39,7 +39,7 @@ StatusOr<bool> MessageBitsAgreement::Step(control::Controller& controller, contr
   if (state_ == State::kReducing) {
     if (!Reduce(channel)) return channel.Progress() || moved;
     moved = true;
-    outcome_ = controller.Intersect(words_);
+    outcome_ = controller.ApplyAnd(words_);
     received_.erase(received_.begin(), received_.lower_bound({round_ + 1, 0}));
     if (!outcome_.gather) {
       HC_RETURN_IF_ERROR(controller.Finish(nullptr));
@@ -126,9 +126,7 @@ void MessageBitsAgreement::SendWords(control::ControlChannel& channel, int to, i
 bool MessageBitsAgreement::TakeWords(int phase) {
   const auto found = received_.find({round_, phase});
   if (found == received_.end()) return false;
-  const size_t common = std::min(words_.size(), found->second.size());
-  for (size_t i = 0; i < common; ++i) words_[i] &= found->second[i];
-  std::fill(words_.begin() + static_cast<std::ptrdiff_t>(common), words_.end(), 0);
+  control::AndInto(found->second, &words_);
   return true;
 }
 

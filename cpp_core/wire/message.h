@@ -23,7 +23,7 @@ enum class Op : uint8_t {
   kScatter,
   kBarrier,
   kJoin,
-  kRegister,
+  kRegister,  // adds or removes a process set
   kSend,
   kRecv,
 };

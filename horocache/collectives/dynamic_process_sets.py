@@ -66,8 +66,8 @@ def _add(session: Session, number: int, made: ProcessSet) -> None:
     agreed = session.runtime.propose_set(number, made.ranks)
     try:
         session.runtime.wait(agreed)
-        _together(number, made, session.runtime.connect_set, _tell_all, range(session.runtime.size))
-        _together(number, made, session.runtime.open_set, _tell_all, range(session.runtime.size))
+        _together(number, made, session.runtime.connect_set, _gather_outcomes, range(session.runtime.size))
+        _together(number, made, session.runtime.open_set, _gather_outcomes, range(session.runtime.size))
     except BaseException:
         session.runtime.drop_set(number)
         raise
@@ -92,9 +92,9 @@ def _agreed_number(session: Session, may_be_a_part: bool) -> tuple[int, bool]:
     return int(numbers[0]), bool(numbers[1])
 
 
-def _tell_all(outcome: str) -> list[str]:
-    told: list[str] = allgather_object(outcome, name="process_set.outcome")
-    return told
+def _gather_outcomes(outcome: str) -> list[str]:
+    outcomes: list[str] = allgather_object(outcome, name="process_set.outcome")
+    return outcomes
 
 
 def _together(number: int, made: ProcessSet, step: Callable[[int], None], share: Share, ranks: Sequence[int]) -> None:

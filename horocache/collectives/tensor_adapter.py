@@ -1,7 +1,7 @@
 """The interface that a framework implements so that every collective works on its tensors.
 
-A new framework needs one :class:`TensorAdapter` and, if it trains, an optimizer. The semantics of the collectives are
-defined once, in :mod:`horocache.collectives.api`.
+A new framework needs one :class:`TensorAdapter` and, if it trains, an optimizer. Each collective is
+defined once, in a file of its own in :mod:`horocache.collectives`; ``operations.py`` joins them.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def _end(stop: Callable[[Runtime], bool | None]) -> None:
         state.session = None
         launcher_environment.forget_rank_process()
         if isinstance(sys.exc_info()[1], HorocacheError):  # called in a finally or except clause, for that error
-            session.runtime.tell_record()
+            session.runtime.log_record_path()
         running = True
         try:
             running = bool(stop(session.runtime))

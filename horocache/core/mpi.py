@@ -119,7 +119,7 @@ def _group(comm: Any) -> Any:
     return comm.Get_group() if hasattr(comm, "Get_group") else comm.group
 
 
-def tell_all(job: Job, numbers: Sequence[int], limit_s: float) -> list[list[int]]:
+def allgather_lists(job: Job, numbers: Sequence[int], limit_s: float) -> list[list[int]]:
     """Exchange lists of numbers among all ranks of the job, over mpi4py. All ranks must call it.
 
     Returns:
@@ -143,7 +143,7 @@ def tell_all(job: Job, numbers: Sequence[int], limit_s: float) -> list[list[int]
     everything = array.array("i", [0] * (block * comm.Get_size()))
     _await(comm.Iallgather(mine, everything), deadline, limit_s)
     blocks = [everything[start : start + block] for start in range(0, len(everything), block)]
-    return [list(told[1 : 1 + told[0]]) for told in blocks]
+    return [list(each[1 : 1 + each[0]]) for each in blocks]
 
 
 def _await(request: Any, deadline: float, limit_s: float) -> None:

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from horocache.core import context
-from horocache.core.mpi import Job, is_communicator, ranks_of_communicator, tell_all
+from horocache.core.mpi import Job, allgather_lists, is_communicator, ranks_of_communicator
 from horocache.core.session import Session
 from horocache.errors import InvalidArgumentError
 
@@ -174,10 +174,12 @@ def named_by_all(sets: list[ProcessSet], job: Job, limit_s: float) -> list[Proce
     """
     if not sets:
         return sets
-    told = [_lists_of(numbers) for numbers in tell_all(job, _numbers_of([made.ranks for made in sets]), limit_s)]
-    if len({len(lists) for lists in told}) != 1:
+    gathered = [
+        _lists_of(numbers) for numbers in allgather_lists(job, _numbers_of([made.ranks for made in sets]), limit_s)
+    ]
+    if len({len(lists) for lists in gathered}) != 1:
         return sets
-    parts = [parts_at_one_place(list(named)) for named in zip(*told, strict=True)]
+    parts = [parts_at_one_place(list(named)) for named in zip(*gathered, strict=True)]
     if any(each is None for each in parts):
         return sets
     return [each for made, ranks in zip(sets, parts, strict=True) if ranks for each in made.part_of(ranks)]

@@ -94,7 +94,7 @@ class Runtime(Protocol):
     def stop(self) -> None:
         """Leave the job and join all threads."""
 
-    def tell_record(self) -> None:
+    def log_record_path(self) -> None:
         """If an operation has failed, warn once where the flight record is."""
 
     def stop_with_process(self) -> bool:

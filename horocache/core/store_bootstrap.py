@@ -44,12 +44,12 @@ def start_among(rank: int, size: int, share: Share, limit_s: float) -> tuple[Ses
         StartupError: horocache runs already on some ranks, but not on all; or :func:`horocache.init` failed.
         InvalidArgumentError: horocache runs already, but a rank has another rank or size there.
     """
-    told = [json.loads(text) for text in share(json.dumps(_describe(rank, size, limit_s)))]
-    running = [each["runs"] is not None for each in told]
+    described = [json.loads(text) for text in share(json.dumps(_describe(rank, size, limit_s)))]
+    running = [each["runs"] is not None for each in described]
     if any(running):
-        _check_running(told, running, size)
+        _check_running(described, running, size)
         return context.current(), False
-    init(**_knobs(rank, size, told))
+    init(**_knobs(rank, size, described))
     return context.current(), True
 
 
@@ -85,13 +85,13 @@ def _is_launched_as(rank: int, size: int) -> bool:
     return found["source"] not in ("none", "torchrun") and (found["rank"], found["size"]) == (rank, size)
 
 
-def _check_running(told: list[dict[str, Any]], running: list[bool], size: int) -> None:
+def _check_running(described: list[dict[str, Any]], running: list[bool], size: int) -> None:
     if not all(running):
         raise StartupError(
             f"horocache runs already on rank {running.index(True)}, and not on rank {running.index(False)}; call "
             "init() on all ranks, or on none."
         )
-    for rank, each in enumerate(told):
+    for rank, each in enumerate(described):
         if each["runs"] != [rank, size]:
             had, of = each["runs"]
             raise InvalidArgumentError(
@@ -100,15 +100,15 @@ def _check_running(told: list[dict[str, Any]], running: list[bool], size: int) -
             )
 
 
-def _knobs(rank: int, size: int, told: list[dict[str, Any]]) -> dict[str, Any]:
+def _knobs(rank: int, size: int, described: list[dict[str, Any]]) -> dict[str, Any]:
     from horocache import _core  # noqa: PLC0415
 
     knobs: dict[str, Any] = {}
     if _core.parse_knobs()["stall_shutdown_time_seconds"][1] == "default":
-        knobs["stall_shutdown_time_seconds"] = min(max(each["limit_s"] for each in told), _LONGEST_STALL_S)
-    if all(each["launched"] for each in told):
+        knobs["stall_shutdown_time_seconds"] = min(max(each["limit_s"] for each in described), _LONGEST_STALL_S)
+    if all(each["launched"] for each in described):
         return knobs
-    hosts = [each["host"] for each in told]
+    hosts = [each["host"] for each in described]
     different = list(dict.fromkeys(hosts))
     return knobs | {
         "rank": rank,
@@ -117,5 +117,5 @@ def _knobs(rank: int, size: int, told: list[dict[str, Any]]) -> dict[str, Any]:
         "local_size": hosts.count(hosts[rank]),
         "cross_rank": different.index(hosts[rank]),
         "cross_size": len(different),
-        "job_id": told[0]["job"],
+        "job_id": described[0]["job"],
     }

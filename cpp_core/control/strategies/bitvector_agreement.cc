@@ -150,7 +150,7 @@ StatusOr<bool> BitvectorAgreement::StepPublished(Controller& controller, Control
   }
   const StatusOr<std::span<const Snapshot>> snapshots = ReadSnapshots(controller, channel);
   if (!snapshots.ok()) return snapshots.status();
-  outcome_ = controller.Intersect(words_, *snapshots);
+  outcome_ = controller.ApplyAnd(words_, *snapshots);
   // A rank that finds the round complete as soon as it has published is the last one: the others sleep.
   if (fresh && (outcome_.agreed > 0 || outcome_.gather)) RingOthers(channel);
   if (outcome_.gather) return StartGather(controller, channel, outcome_, now_ns);
@@ -251,13 +251,13 @@ StatusOr<bool> BitvectorAgreement::StepGathering(Controller& controller, Control
   };
   if (Status overdue = CheckOverdue(controller, missing, now_ns); !overdue.ok()) {
     // The other ranks wait for rank 0's answer and cannot see which ranks are missing.
-    wire::ResponseList verdict;
-    verdict.process_set = controller.config().process_set;
-    verdict.epoch = controller.config().epoch;
-    verdict.round = controller.round();
-    verdict.fatal = overdue.code();
-    verdict.report = overdue.message();
-    SendToAll(controller, channel, verdict);
+    wire::ResponseList failure;
+    failure.process_set = controller.config().process_set;
+    failure.epoch = controller.config().epoch;
+    failure.round = controller.round();
+    failure.fatal = overdue.code();
+    failure.report = overdue.message();
+    SendToAll(controller, channel, failure);
     return overdue;
   }
   if (PauseIsOver(now_ns)) {

@@ -18,8 +18,8 @@ struct OverdueTimes {
   int64_t NextNs(bool reported) const { return reported ? fail_ns : std::min(warn_ns, fail_ns); }
 };
 
-// The times for a round that was demanded at `since_ns`. Once a request here has been pending for the whole limit, the
-// round is demanded for that reason, and the ranks get only a quarter of the limit before they are reported.
+// The times for a round that was demanded at `since_ns`. Once a request of this rank has been pending for the whole
+// limit, the ranks get a quarter of the limit to answer before they are reported.
 OverdueTimes OverdueSince(const Controller& controller, int64_t since_ns);
 
 // The slow path of CheckOverdue.

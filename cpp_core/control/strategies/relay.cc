@@ -149,7 +149,7 @@ void RelayAgreement::Contribute(Controller& controller, ControlChannel& channel,
   list.last_done.clear();
   list.stalled_bits.clear();
   list.pending_bits.clear();
-  basket_.Add(std::move(list));
+  requests_.Add(std::move(list));
 }
 
 // True if some rank of this subtree needs the coordinator.
@@ -168,7 +168,7 @@ void RelayAgreement::AskTheSilent(Controller& controller, ControlChannel& channe
   for (Child& child : children_) {
     if (child.in) continue;
     if (urgent_) {
-      if (!std::exchange(child.pressed, true)) {
+      if (!std::exchange(child.asked_urgently, true)) {
         SendFrame(controller, channel, child.rank, NewFrame(controller, RelayFrame::Kind::kPoll));
       }
     } else if ((polled_ || (active && child.owes)) && !std::exchange(child.asked, true)) {
@@ -187,7 +187,7 @@ void RelayAgreement::PassUp(Controller& controller, ControlChannel& channel) {
   if (Shares(channel, parent_)) return;  // already published; a rank that shares its words has no children
   RelayFrame frame = NewFrame(controller, RelayFrame::Kind::kUp);
   frame.words = and_words_;
-  basket_.Take(&frame.requests, &frame.lists);
+  requests_.Take(&frame.requests, &frame.lists);
   SendFrame(controller, channel, parent_, frame);
 }
 
@@ -198,8 +198,8 @@ bool RelayAgreement::NeedsLists(const RoundOutcome& outcome) const {
 
 Status RelayAgreement::Decide(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   AndSubtree();
-  outcome_ = controller.Intersect(and_words_);
-  intersected_ = true;
+  outcome_ = controller.ApplyAnd(and_words_);
+  and_applied_ = true;
   if (outcome_.gather && !NeedsLists(outcome_)) return Answer(controller, channel, now_ns);
   RelayFrame frame = NewFrame(controller, outcome_.gather ? RelayFrame::Kind::kWords : RelayFrame::Kind::kResult);
   frame.words = and_words_;
@@ -215,12 +215,12 @@ void RelayAgreement::BeginLists(Controller& controller, int64_t now_ns) {
   listing_ = true;
   wire::RequestList list;
   controller.FillRequests(outcome_, now_ns, &list);
-  basket_.Add(std::move(list));
+  requests_.Add(std::move(list));
 }
 
 void RelayAgreement::PassListsUp(Controller& controller, ControlChannel& channel) {
   RelayFrame frame = NewFrame(controller, RelayFrame::Kind::kLists);
-  basket_.Take(&frame.requests, &frame.lists);
+  requests_.Take(&frame.requests, &frame.lists);
   SendFrame(controller, channel, parent_, frame);
 }
 
@@ -230,7 +230,7 @@ Status RelayAgreement::Answer(Controller& controller, ControlChannel& channel, i
       .process_set = config.process_set, .epoch = config.epoch, .round = controller.round()};
   std::vector<wire::RequestList> lists;
   std::vector<MergedRequest> merged;
-  HC_RETURN_IF_ERROR(basket_.TakeAll(config.size, nothing, &lists, &merged));
+  HC_RETURN_IF_ERROR(requests_.TakeAll(config.size, nothing, &lists, &merged));
   RelayFrame frame = NewFrame(controller, RelayFrame::Kind::kResult);
   HC_RETURN_IF_ERROR(controller.Coordinate(lists, outcome_, now_ns, &frame.responses, merged));
   frame.has_responses = true;
@@ -253,13 +253,13 @@ Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList
   owes_ = owes(own_words_);
   for (Child& child : children_) {
     child.owes = owes(child.words);
-    child.in = child.lists_in = child.asked = child.pressed = false;
+    child.in = child.lists_in = child.asked = child.asked_urgently = false;
   }
   if (!moved && outcome_.all_wait && !listing_ && controller.HasPending()) controller.RaiseStalled();
   HC_RETURN_IF_ERROR(controller.Finish(responses));
   // Changes that the round itself made are not news.
   if (moved) seen_changes_ = controller.changes();
-  in_ = polled_ = urgent_ = alerted_ = passed_up_ = intersected_ = listing_ = lists_passed_up_ = false;
+  in_ = polled_ = urgent_ = alerted_ = passed_up_ = and_applied_ = listing_ = lists_passed_up_ = false;
   urgent_since_ns_ = -1;
   overdue_reported_ = false;
   frozen_flags_ = 0;

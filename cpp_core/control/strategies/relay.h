@@ -43,7 +43,7 @@ struct RelayOptions {
 
 class RelayAgreement final : public Agreement {
  public:
-  explicit RelayAgreement(RelayOptions options) : options_(std::move(options)), basket_(options_.merge) {}
+  explicit RelayAgreement(RelayOptions options) : options_(std::move(options)), requests_(options_.merge) {}
 
   StatusOr<bool> Step(Controller& controller, ControlChannel& channel, int64_t now_ns) override;
   int64_t NextWakeNs() const override { return wake_ns_; }
@@ -51,10 +51,10 @@ class RelayAgreement final : public Agreement {
  private:
   struct Child {
     int rank = 0;
-    bool in = false;        // has contributed to this round
-    bool lists_in = false;  // has sent its lists
-    bool asked = false;     // has been asked to contribute because it owes
-    bool pressed = false;   // has been asked to contribute because the round is urgent
+    bool in = false;              // has contributed to this round
+    bool lists_in = false;        // has sent its lists
+    bool asked = false;           // has been asked to contribute because it owes
+    bool asked_urgently = false;  // has been asked to contribute because the round is urgent
     bool owes = false;
     std::vector<uint64_t> words;
   };
@@ -112,11 +112,11 @@ class RelayAgreement final : public Agreement {
   int64_t urgent_since_ns_ = -1;
   bool overdue_reported_ = false;
   bool passed_up_ = false;  // the subtree's AND is sent to the parent or, at the root, decided
-  bool intersected_ = false;
+  bool and_applied_ = false;
   bool listing_ = false;  // the second pass is under way
   bool lists_passed_up_ = false;
   RoundOutcome outcome_;
-  RequestBasket basket_;
+  SubtreeRequests requests_;
 
   // State between rounds.
   bool news_ = false;

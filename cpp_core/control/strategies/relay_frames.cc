@@ -48,12 +48,12 @@ Status RelayAgreement::HandleFromChild(Child* child, RelayFrame* frame) {
       if (child->in || frame->words.empty()) break;
       child->in = true;
       child->words = std::move(frame->words);
-      basket_.Add(std::move(frame->requests), std::move(frame->lists));
+      requests_.Add(std::move(frame->requests), std::move(frame->lists));
       return Status::Ok();
     case RelayFrame::Kind::kLists:
       if (!listing_ || child->lists_in) break;
       child->lists_in = true;
-      basket_.Add(std::move(frame->requests), std::move(frame->lists));
+      requests_.Add(std::move(frame->requests), std::move(frame->lists));
       return Status::Ok();
     default:
       break;
@@ -72,12 +72,12 @@ Status RelayAgreement::HandleFromParent(Controller& controller, ControlChannel& 
       return Status::Ok();
     case RelayFrame::Kind::kWords:
     case RelayFrame::Kind::kResult: {
-      if (!passed_up_ || intersected_ == !frame.words.empty()) break;
+      if (!passed_up_ || and_applied_ == !frame.words.empty()) break;
       SendDown(controller, channel, bytes_);
       if (!frame.words.empty()) {
         and_words_ = frame.words;
-        outcome_ = controller.Intersect(and_words_);
-        intersected_ = true;
+        outcome_ = controller.ApplyAnd(and_words_);
+        and_applied_ = true;
       }
       if (frame.kind == RelayFrame::Kind::kWords) {
         if (!NeedsLists(outcome_)) break;

@@ -25,7 +25,7 @@ std::vector<MergedRequest> RequestMerger::Take() {
   return std::exchange(merged_, {});
 }
 
-void RequestBasket::Add(std::vector<MergedRequest> requests, std::vector<wire::RequestList> lists) {
+void SubtreeRequests::Add(std::vector<MergedRequest> requests, std::vector<wire::RequestList> lists) {
   if (merge_) {
     for (MergedRequest& request : requests) merger_.Add(std::move(request));
   } else {
@@ -34,7 +34,7 @@ void RequestBasket::Add(std::vector<MergedRequest> requests, std::vector<wire::R
   std::ranges::move(lists, std::back_inserter(lists_));
 }
 
-void RequestBasket::Add(wire::RequestList list) {
+void SubtreeRequests::Add(wire::RequestList list) {
   std::vector<MergedRequest> requests;
   requests.reserve(list.requests.size());
   std::vector<wire::Request> joins;
@@ -53,13 +53,13 @@ void RequestBasket::Add(wire::RequestList list) {
   Add(std::move(requests), std::move(lists));
 }
 
-void RequestBasket::Take(std::vector<MergedRequest>* requests, std::vector<wire::RequestList>* lists) {
+void SubtreeRequests::Take(std::vector<MergedRequest>* requests, std::vector<wire::RequestList>* lists) {
   *requests = merge_ ? merger_.Take() : std::exchange(requests_, {});
   *lists = std::exchange(lists_, {});
 }
 
-Status RequestBasket::TakeAll(int size, const wire::RequestList& nothing, std::vector<wire::RequestList>* out,
-                              std::vector<MergedRequest>* merged) {
+Status SubtreeRequests::TakeAll(int size, const wire::RequestList& nothing, std::vector<wire::RequestList>* out,
+                                std::vector<MergedRequest>* merged) {
   std::vector<MergedRequest> requests;
   std::vector<wire::RequestList> lists;
   Take(&requests, &lists);

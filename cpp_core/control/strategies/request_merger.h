@@ -27,17 +27,17 @@ class RequestMerger {
 
 // The contributions of a subtree's ranks to a round: their requests, and the lists of the ranks that send more than
 // that.
-class RequestBasket {
+class SubtreeRequests {
  public:
   // `merge`: true if equal requests are merged.
-  explicit RequestBasket(bool merge) : merge_(merge) {}
+  explicit SubtreeRequests(bool merge) : merge_(merge) {}
 
   void Add(std::vector<MergedRequest> requests, std::vector<wire::RequestList> lists);
   // Adds a rank's own list, split into its requests and the rest. kJoin requests stay in the list.
   void Add(wire::RequestList list);
-  // Empties the basket.
+  // Empties it.
   void Take(std::vector<MergedRequest>* requests, std::vector<wire::RequestList>* lists);
-  // Empties the basket for rank 0, into one list per rank: a copy of `nothing` for each rank that sent only requests. A
+  // Empties it for rank 0, into one list per rank: a copy of `nothing` for each rank that sent only requests. A
   // request of one rank goes into that rank's list, a request of several ranks into *merged.
   Status TakeAll(int size, const wire::RequestList& nothing, std::vector<wire::RequestList>* out,
                  std::vector<MergedRequest>* merged);

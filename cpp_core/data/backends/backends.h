@@ -18,7 +18,8 @@ std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOpt
                                         const KernelSet* kernels);
 
 // Connects ranks on any hosts over MPI. The communicators and the memory in `means` are for this backend only.
-std::unique_ptr<Backend> MakeMpiBackend(MpiResources means, const BackendOptions& options, const KernelSet* kernels);
+std::unique_ptr<Backend> MakeMpiBackend(MpiResources resources, const BackendOptions& options,
+                                        const KernelSet* kernels);
 
 // Runs the collectives of a single rank.
 std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels);

@@ -129,11 +129,11 @@ StatusOr<bool> Worker::Handle(Connection& connection, Message message) {
   Status status;
   switch (message.type) {
     case MessageType::kOutcome: {
-      const std::optional<Status> verdict = DecodeStatus(message.payload);
-      if (!verdict || (verdict->ok() && !answered_)) {
-        return Status(StatusCode::kCorrupt, words_.Name(0) + " sent a start-up verdict that does not decode");
+      const std::optional<Status> outcome = DecodeStatus(message.payload);
+      if (!outcome || (outcome->ok() && !answered_)) {
+        return Status(StatusCode::kCorrupt, words_.Name(0) + " sent a start-up outcome that does not decode");
       }
-      outcome_ = *verdict;
+      outcome_ = *outcome;
       return true;
     }
     case MessageType::kOffer:

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kSilenceNs = 5 * kNsPerS;      // time for a new connection to send its hello
 constexpr int64_t kGraceNs = kNsPerS / 2;        // wait after a failure for ranks that are about to connect
-constexpr int64_t kTellNs = kNsPerS;             // limit for sending the outcome of a failure
+constexpr int64_t kSendOutcomeNs = kNsPerS;      // limit for sending the outcome of a failure
 constexpr int64_t kSettleNs = 3 * kNsPerS;       // wait for the ranks of a second job, where one is likely
 constexpr int64_t kRivalLookNs = 50 * kNsPerMs;  // interval of the search for rivals (contenders.h)
 constexpr size_t kDescriptorsPerMessage = 64;
@@ -75,7 +75,7 @@ class Root {
   void Offer();
   Status Missing(const std::string& who_waited) const;
   std::string Dropped() const;
-  Status Verdict() const;
+  Status Outcome() const;
   Status Reject();
   Peers Finish();
 
@@ -286,7 +286,7 @@ void Root::HandleHello(Client& client, Message message) {
     FailDuplicateRank(client, its.rank == 0 ? getpid() : other->pid);
     return;
   }
-  // Verdict() makes the table of differences later, from the hellos of all ranks that have connected by then.
+  // Outcome() makes the table of differences later, from the hellos of all ranks that have connected by then.
   if (!Differences({&hello_, &its}).empty()) Fail(Status(StatusCode::kVersionSkew, ""));
 }
 
@@ -404,7 +404,7 @@ Status Root::Missing(const std::string& who_waited) const {
                       "? HOROCACHE_START_TIMEOUT sets the time");
 }
 
-Status Root::Verdict() const {
+Status Root::Outcome() const {
   if (failure_.code() != StatusCode::kVersionSkew) return failure_;
   std::vector<const Hello*> hellos = {&hello_};
   for (const auto& client : clients_) {
@@ -417,12 +417,12 @@ Status Root::Verdict() const {
 }
 
 Status Root::Reject() {
-  const Status verdict = Verdict();
-  const std::string outcome = EncodeStatus(ForOthers(words_.Name(0), verdict));
+  const Status outcome = Outcome();
+  const std::string encoded = EncodeStatus(ForOthers(words_.Name(0), outcome));
   for (const auto& client : clients_) {
-    if (client->hello && !client->gone) client->connection.Queue(MessageType::kOutcome, outcome);
+    if (client->hello && !client->gone) client->connection.Queue(MessageType::kOutcome, encoded);
   }
-  const int64_t until = NowNs() + kTellNs;
+  const int64_t until = NowNs() + kSendOutcomeNs;
   while (NowNs() < until) {
     std::vector<pollfd> polled;
     for (const auto& client : clients_) {
@@ -433,7 +433,7 @@ Status Root::Reject() {
     if (polled.empty()) break;
     poll(polled.data(), polled.size(), PollTimeoutMs(until));
   }
-  return verdict;
+  return outcome;
 }
 
 Peers Root::Finish() {

@@ -54,7 +54,7 @@ bool TakeBytes(std::string_view* rest, T* value) {
 
 }  // namespace
 
-HostMonitor::HostMonitor(HostsWatchConfig config, std::unique_ptr<Link> link, int64_t now_ns)
+HostMonitor::HostMonitor(HostMonitorConfig config, std::unique_ptr<Link> link, int64_t now_ns)
     : config_(std::move(config)),
       link_(std::move(link)),
       own_host_(config_.host_of[static_cast<size_t>(config_.rank)]),
@@ -105,9 +105,10 @@ void HostMonitor::LookAround(int64_t now_ns) {
 void HostMonitor::SpeakIfDue(int64_t now_ns) {
   if (!speaker_) return;
   const auto here = [this](const auto& stopped) { return IsHere(stopped.first); };
-  const bool tells = std::ranges::any_of(stopped_since_ns_, here);
+  const bool any_stopped = std::ranges::any_of(stopped_since_ns_, here);
   const int64_t usual_ns = config_.silence_ns > 0 ? config_.silence_ns / 3 : kUnjudgedReportNs;
-  if (unreported_ || now_ns - spoke_ns_ >= (tells ? std::min(kStoppedReportNs, usual_ns) : usual_ns)) Speak(now_ns);
+  if (unreported_ || now_ns - spoke_ns_ >= (any_stopped ? std::min(kStoppedReportNs, usual_ns) : usual_ns))
+    Speak(now_ns);
 }
 
 void HostMonitor::Speak(int64_t now_ns) {

@@ -27,7 +27,7 @@
 
 namespace horocache::net {
 
-struct HostsWatchConfig {
+struct HostMonitorConfig {
   int rank = 0;                    // of the job
   std::vector<int> host_of;        // by rank of the job
   std::vector<std::string> names;  // by rank of the job, for messages: "rank 2 (host b)"
@@ -43,7 +43,7 @@ class HostMonitor {
   };
 
   // `link` connects all ranks of the job.
-  HostMonitor(HostsWatchConfig config, std::unique_ptr<Link> link, int64_t now_ns);
+  HostMonitor(HostMonitorConfig config, std::unique_ptr<Link> link, int64_t now_ns);
 
   // Notes that a rank of this host is lost. If this rank is the speaker, it reports the loss to the other hosts before
   // it returns, as far as the link takes the report within 200 ms.
@@ -78,7 +78,7 @@ class HostMonitor {
   void Lose(int rank, Status why);
   std::string Silence(int host) const;
 
-  const HostsWatchConfig config_;
+  const HostMonitorConfig config_;
   const std::unique_ptr<Link> link_;
   const int own_host_;
   std::vector<Host> hosts_;

@@ -89,7 +89,7 @@ struct PeerMonitor::Impl {
   void OnDue(size_t r);
   void LookAtThreads();
   void Gone(size_t r, const std::string& how);
-  void TellOthers(size_t r, const std::string& how);
+  void NotifyOthers(size_t r, const std::string& how);
 
   Peers* const peers;
   const int rank;
@@ -114,7 +114,7 @@ struct PeerMonitor::Impl {
 };
 
 void PeerMonitor::Impl::Run() {
-  peers->arena->watcher(rank).store(ThisThread());
+  peers->arena->monitor_thread(rank).store(ThisThread());
   while (!stopping.load(std::memory_order_acquire)) {
     try {
       Look();
@@ -167,10 +167,10 @@ void PeerMonitor::Impl::NoteLostDescriptors() {
 // True if the rank's monitor thread is alive. False means something only if the thread was seen before: a process in
 // another container has other numbers.
 bool PeerMonitor::Impl::Lives(size_t r) {
-  const int32_t watcher = peers->arena->watcher(static_cast<int>(r)).load();
+  const int32_t monitor_thread = peers->arena->monitor_thread(static_cast<int>(r)).load();
   const int pid = peers->pids[r];
-  if (watcher <= 0 || pid <= 0) return false;
-  const bool lives = syscall(SYS_tgkill, pid, watcher, 0) == 0 || errno == EPERM;
+  if (monitor_thread <= 0 || pid <= 0) return false;
+  const bool lives = syscall(SYS_tgkill, pid, monitor_thread, 0) == 0 || errno == EPERM;
   if (lives) seen_alive[r] = true;
   return lives;
 }
@@ -276,11 +276,11 @@ void PeerMonitor::Impl::LookAtThreads() {
 
 void PeerMonitor::Impl::Gone(size_t r, const std::string& how) {
   on_lost(static_cast<int>(r), how);
-  if (rank == 0) TellOthers(r, how);
+  if (rank == 0) NotifyOthers(r, how);
   done[r] = true;  // last: if memory runs out above, the next look does it again
 }
 
-void PeerMonitor::Impl::TellOthers(size_t r, const std::string& how) {
+void PeerMonitor::Impl::NotifyOthers(size_t r, const std::string& how) {
   Notice notice{static_cast<uint32_t>(r), {}};
   std::memcpy(notice.how.data(), how.data(), std::min(how.size(), notice.how.size() - 1));
   for (size_t other = 0; other < done.size(); ++other) {
@@ -293,7 +293,7 @@ void PeerMonitor::Impl::TellOthers(size_t r, const std::string& how) {
 PeerMonitor::PeerMonitor(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost,
                          std::function<void(const std::string& what)> on_late)
     : impl_(std::make_unique<Impl>(peers, rank, std::move(on_lost), std::move(on_late))) {
-  impl_->thread = NamedThread("hc-liveness", [impl = impl_.get()] { impl->Run(); });
+  impl_->thread = NamedThread("hc-monitor", [impl = impl_.get()] { impl->Run(); });
 }
 
 PeerMonitor::~PeerMonitor() {

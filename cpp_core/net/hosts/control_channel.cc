@@ -151,8 +151,8 @@ void HostsChannel::Send(int to, std::string_view frame) {
 
 std::vector<int> HostsChannel::NotRunning(int64_t now_ns, int64_t for_ns) const {
   std::vector<int> ranks;
-  if (config_.watch == nullptr) return ranks;
-  for (const int rank : config_.watch->NotRunning(now_ns, for_ns)) {
+  if (config_.host_monitor == nullptr) return ranks;
+  for (const int rank : config_.host_monitor->NotRunning(now_ns, for_ns)) {
     const auto found = std::ranges::lower_bound(config_.ranks, rank);
     if (found != config_.ranks.end() && *found == rank)
       ranks.push_back(static_cast<int>(found - config_.ranks.begin()));

@@ -19,9 +19,9 @@ namespace horocache::net {
 
 struct HostsConfig {
   int rank = 0;
-  std::vector<int> host_of;            // by rank; hosts are numbered in the order of their lowest ranks
-  std::vector<int> ranks = {};         // by rank: its rank in the job; ascending
-  const HostMonitor* watch = nullptr;  // of the job; outlives the channel; may be null
+  std::vector<int> host_of;                   // by rank; hosts are numbered in the order of their lowest ranks
+  std::vector<int> ranks = {};                // by rank: its rank in the job; ascending
+  const HostMonitor* host_monitor = nullptr;  // of the job; outlives the channel; may be null
 };
 
 // `local` connects the ranks of this host, in ascending order. `link` connects the leaders, by number of host; it is

@@ -95,12 +95,12 @@ class Rank0 {
 
   StatusOr<Placement> Run() {
     const Status gathered = Gather(NowNs() + timeout_ns_);
-    Status verdict = gathered.ok() ? Compare() : gathered;
+    Status outcome = gathered.ok() ? Compare() : gathered;
     Placement placement;
-    if (verdict.ok()) placement = PlaceAll(arrivals_);
+    if (outcome.ok()) placement = PlaceAll(arrivals_);
     const Status sent = SendOutcome(
-        EncodeTexts({EncodeStatus(ForOthers("rank 0", verdict)), verdict.ok() ? EncodePlacement(placement) : ""}));
-    if (!verdict.ok()) return verdict;
+        EncodeTexts({EncodeStatus(ForOthers("rank 0", outcome)), outcome.ok() ? EncodePlacement(placement) : ""}));
+    if (!outcome.ok()) return outcome;
     if (!sent.ok()) return sent;
     return placement;
   }
@@ -108,7 +108,7 @@ class Rank0 {
  private:
   Status Gather(int64_t deadline_ns);
   Status Compare() const;
-  Status SendOutcome(const std::string& verdict);
+  Status SendOutcome(const std::string& outcome);
 
   const Communicator& comm_;
   const int64_t timeout_ns_, waited_ns_;
@@ -155,8 +155,8 @@ Status Rank0::Compare() const {
                                         differences + "\nMake them equal on all ranks."};
 }
 
-Status Rank0::SendOutcome(const std::string& verdict) {
-  auto payload = std::make_unique<std::string>(verdict);
+Status Rank0::SendOutcome(const std::string& outcome) {
+  auto payload = std::make_unique<std::string>(outcome);
   std::vector<MpiRequest> requests(static_cast<size_t>(comm_.size()), comm_.mpi().null_request());
   Status status;
   for (int rank = 1; rank < comm_.size(); ++rank) {
@@ -194,11 +194,11 @@ StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64
   const auto answer = ReceiveInTime(comm.mpi(), comm.get(), kReplyBytes, 0, kReplyTag, deadline_ns, check);
   if (!answer.ok()) return silent(answer.status());
   const auto texts = DecodeTexts(*answer);
-  const auto verdict = texts && texts->size() == 2 ? DecodeStatus((*texts)[0]) : std::nullopt;
-  if (verdict && !verdict->ok()) return *verdict;
+  const auto outcome = texts && texts->size() == 2 ? DecodeStatus((*texts)[0]) : std::nullopt;
+  if (outcome && !outcome->ok()) return *outcome;
   std::optional<Placement> placement;
-  if (verdict) placement = DecodePlacement((*texts)[1], comm.size());
-  if (!placement) return Status(StatusCode::kCorrupt, "rank 0 sent a start-up verdict that does not decode");
+  if (outcome) placement = DecodePlacement((*texts)[1], comm.size());
+  if (!placement) return Status(StatusCode::kCorrupt, "rank 0 sent a start-up outcome that does not decode");
   return *placement;
 }
 

@@ -32,15 +32,15 @@ class Comparison {
 
   Status Run() {
     if (mpi_.Rank(comm_) != lowest_) return SendList();
-    const Status verdict = Hear();
-    const std::string outcome = EncodeStatus(ForOthers("rank " + std::to_string(lowest_), verdict));
+    const Status outcome = Hear();
+    const std::string encoded = EncodeStatus(ForOthers("rank " + std::to_string(lowest_), outcome));
     Status sent;
     const int64_t deadline_ns = NowNs() + kLastWordNs;
     for (const int rank : came_) {
-      Status late = SendInTime(mpi_, comm_, outcome, rank, tag_, deadline_ns);
+      Status late = SendInTime(mpi_, comm_, encoded, rank, tag_, deadline_ns);
       if (sent.ok()) sent = std::move(late);
     }
-    return verdict.ok() ? sent : verdict;
+    return outcome.ok() ? sent : outcome;
   }
 
  private:
@@ -49,19 +49,19 @@ class Comparison {
   // Receives the lists of all members, so that all members that come get the same answer. After the first error it
   // waits only a short time for the others.
   Status Hear() {
-    Status verdict;
+    Status outcome;
     int64_t deadline_ns = deadline_ns_;
     for (const int rank : members_) {
       if (rank == lowest_) continue;
       const size_t most = static_cast<size_t>(mpi_.Size(comm_)) * sizeof(int);
       const StatusOr<std::string> list = ReceiveInTime(mpi_, comm_, most, rank, tag_, deadline_ns, check_);
       if (list.ok()) came_.push_back(rank);
-      if (!verdict.ok()) continue;
-      verdict = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
-      if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kLastWordNs / 2);
+      if (!outcome.ok()) continue;
+      outcome = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
+      if (!outcome.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kLastWordNs / 2);
     }
     // The check comes last: a member that has seen a failure meanwhile no longer waits for this rank.
-    return verdict.ok() ? net::Ask(check_) : verdict;
+    return outcome.ok() ? net::Ask(check_) : outcome;
   }
 
   Status Compare(int rank, const std::string& bytes) const {
@@ -86,8 +86,8 @@ class Comparison {
     const StatusOr<std::string> answer =
         ReceiveInTime(mpi_, comm_, kAnswerBytes, lowest_, tag_, deadline_ns_ + kLastWordNs, lost);
     if (!answer.ok()) return Absent(lowest_, answer.status());
-    const std::optional<Status> verdict = DecodeStatus(*answer);
-    if (verdict) return *verdict;
+    const std::optional<Status> outcome = DecodeStatus(*answer);
+    if (outcome) return *outcome;
     return {StatusCode::kCorrupt, "the answer of rank " + std::to_string(lowest_) + " to " + Given(members_) +
                                       " does not decode; do all ranks run the same version?"};
   }

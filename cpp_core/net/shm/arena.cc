@@ -130,7 +130,7 @@ struct Arena::Seat {
   alignas(kCacheLine) std::atomic<RankState> state;
   alignas(kCacheLine) std::atomic<int64_t> ran_ns;
   alignas(kCacheLine) std::atomic<int64_t> computed_ns;
-  std::atomic<int32_t> watcher;
+  std::atomic<int32_t> monitor_thread;
   Reason seen, left;  // why the job is lost: when the rank noticed, and when it left
   alignas(kCacheLine) std::atomic<uint32_t> message_blocked;
 };
@@ -312,7 +312,7 @@ Status Arena::WhyJobLost(int rank) {
   return other.seen.Get();
 }
 
-std::atomic<int32_t>& Arena::watcher(int rank) { return seat(rank).watcher; }
+std::atomic<int32_t>& Arena::monitor_thread(int rank) { return seat(rank).monitor_thread; }
 
 Arena::Words Arena::WordsAt(size_t index) {
   auto* first = reinterpret_cast<std::atomic<uint64_t>*>(base_ + places_.words + index * places_.words_stride);

@@ -125,7 +125,7 @@ class Arena {
   // The reason, cut to 500 bytes; ok if the rank is in neither of these states or gave no reason.
   Status WhyJobLost(int rank);
   // The thread id of the rank's peer monitor, which runs as long as the rank does; 0: not started.
-  std::atomic<int32_t>& watcher(int rank);
+  std::atomic<int32_t>& monitor_thread(int rank);
 
   // The control words of one hint or snapshot of one rank, followed by the snapshot's payload.
   struct Words {

@@ -6,9 +6,8 @@
 // MoveIntoView copies each new gradient into its bucket view, which then becomes the parameter's gradient. In these
 // cases the gradient stays where it is:
 //
-// * Other tensors share its memory. For example, the program has assigned a view of its own flat buffer as the
-// gradient,
-//   and autograd only adds to it; or a hook has kept it.
+// * Other tensors share its memory. For example, the program has set a view of its own flat buffer as the
+//   gradient, and autograd only adds to it; or a hook has kept it.
 // * Its memory is not torch's: a NumPy array's, for example.
 // * It has a graph of its own (backward(create_graph=True)).
 // * It is sparse, is not on the CPU, or has another type than its parameter.

@@ -44,8 +44,8 @@ void SendAll(int socket, std::string_view bytes) {
 
 }  // namespace
 
-Observer::Observer(const std::string& socket_name, std::string record_path, Means means)
-    : record_(std::move(record_path)), means_(std::move(means)) {
+Observer::Observer(const std::string& socket_name, std::string record_path, Callbacks callbacks)
+    : record_(std::move(record_path)), callbacks_(std::move(callbacks)) {
   if (!socket_name.empty()) Listen(socket_name);
   polled_.reserve(2);  // with the waker's entry; sleeping then needs no memory
   thread_ = NamedThread("hc-observer", [this] { Run(); });
@@ -74,7 +74,7 @@ void Observer::Listen(const std::string& base) {
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
   const auto* bound = reinterpret_cast<const sockaddr*>(&address);
   if (socket.get() < 0 || bind(socket.get(), bound, size) != 0 || listen(socket.get(), kBacklog) != 0) {
-    means_.warn("`horocache dump` will not reach this rank: " + ErrorText());
+    callbacks_.warn("`horocache dump` will not reach this rank: " + ErrorText());
     return;
   }
   listener_ = std::move(socket);
@@ -94,7 +94,7 @@ void Observer::AskStacks(uint32_t process_set) {
 void Observer::NoteError(const Status& why) {
   if (record_.path().empty() || stopped_.load()) return;
   noted_.store(true);
-  if (why.code() == StatusCode::kPeerLost || why.code() == StatusCode::kAborted) TellPath();
+  if (why.code() == StatusCode::kPeerLost || why.code() == StatusCode::kAborted) LogRecordPath();
   {
     MutexLock lock(mutex_);
     if (!asked_.error.empty()) return;
@@ -104,7 +104,7 @@ void Observer::NoteError(const Status& why) {
 }
 
 // Called before the error is shown, so that the error remains the program's last output, which launchers repeat.
-void Observer::TellPath() {
+void Observer::LogRecordPath() {
   if (!noted_.load()) return;
   std::string text;
   {
@@ -115,7 +115,7 @@ void Observer::TellPath() {
   if (text.empty())
     text =
         "the events before this error are written to " + Printable(record_.path()) + " (horocache dump FILE shows it)";
-  means_.warn(text);
+  callbacks_.warn(text);
 }
 
 void Observer::CloseInChild() {
@@ -156,19 +156,19 @@ void Observer::Run() {
 void Observer::SendNote(const std::vector<uint32_t>& sets) {
   if (sets.empty()) return;
   const std::string stacks = Stacks();
-  for (const uint32_t process_set : sets) means_.tell(process_set, stacks);
+  for (const uint32_t process_set : sets) callbacks_.log_stacks(process_set, stacks);
 }
 
 void Observer::Answer() {
   const UniqueFd asking(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (asking.get() < 0 || !IsOwnUser(asking.get())) return;
   setsockopt(asking.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout, sizeof(kSendTimeout));
-  SendAll(asking.get(), means_.record("a dump was requested", Stacks()));
+  SendAll(asking.get(), callbacks_.record("a dump was requested", Stacks()));
 }
 
 void Observer::WriteRecord() {
   written_ns_ = NowNs();
-  const Status written = record_.Replace(means_.record(std::exchange(unwritten_, {}), Stacks()));
+  const Status written = record_.Replace(callbacks_.record(std::exchange(unwritten_, {}), Stacks()));
   if (written.ok()) return;
   const std::string text = "there is no flight record " + Printable(record_.path()) + ": " + written.message();
   {
@@ -177,7 +177,7 @@ void Observer::WriteRecord() {
     no_record_ = text;
     if (!logged_path_) return;
   }
-  means_.warn(text);
+  callbacks_.warn(text);
 }
 
 }  // namespace horocache::runtime

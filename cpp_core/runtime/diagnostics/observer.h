@@ -27,20 +27,20 @@ namespace horocache::runtime {
 
 class Observer {
  public:
-  struct Means {
+  struct Callbacks {
     // Returns the flight record as JSON. `why`: the reason for it; `stacks`: those of the program's threads.
     std::function<std::string(const std::string& why, const std::string& stacks)> record;
     // Returns the stacks of the program's threads; empty if unavailable. May take a second. May be null.
     std::function<std::string()> stacks;
     // Logs the stacks on every rank of the set.
-    std::function<void(uint32_t process_set, const std::string& stacks)> tell;
+    std::function<void(uint32_t process_set, const std::string& stacks)> log_stacks;
     // Logs a warning on this rank.
     std::function<void(const std::string&)> warn;
   };
 
   // `record_path` is the file for flight records; empty: none. If a resource is unavailable (descriptors, the socket's
   // name), logs a warning and works without it.
-  Observer(const std::string& socket_name, std::string record_path, Means means);
+  Observer(const std::string& socket_name, std::string record_path, Callbacks callbacks);
   ~Observer() { Stop(); }
   // Writes a pending record and joins the thread. Later requests get no answer, and later failures are not recorded.
   // Idempotent.
@@ -52,7 +52,7 @@ class Observer {
   // for an error that ends the job, because the program may handle other errors.
   void NoteError(const Status& why) HC_EXCLUDES(mutex_);
   // Logs the path of the record, once, if an error was recorded. For a rank that ends with an error.
-  void TellPath() HC_EXCLUDES(mutex_);
+  void LogRecordPath() HC_EXCLUDES(mutex_);
   // For the child of a fork, where the thread does not exist.
   void CloseInChild();
 
@@ -70,10 +70,10 @@ class Observer {
   void SendNote(const std::vector<uint32_t>& sets);
   void Answer();
   void WriteRecord();
-  std::string Stacks() const { return means_.stacks ? means_.stacks() : std::string(); }
+  std::string Stacks() const { return callbacks_.stacks ? callbacks_.stacks() : std::string(); }
 
   RecordFile record_;  // used by the thread, except for its path
-  const Means means_;
+  const Callbacks callbacks_;
   Waker waker_;
   UniqueFd listener_;
 

@@ -1,5 +1,5 @@
 // Runs inline allreduces, whose data came with their round; see Note [Inline allreduces] in controller.h.
-// All ranks' data is present, so the operation completes at once and needs no lane.
+// All ranks' data is present, so the operation completes at once and does not wait in a Lane's queue.
 //
 // Threads: the driving thread. The operation table owns the operations.
 #pragma once

@@ -24,7 +24,7 @@ constexpr size_t kReserveBytes = size_t{1} << 20;
 
 }  // namespace
 
-ProgressEngine::ProgressEngine(const LoopConfig& config, Parts parts, OperationTable* table, Metrics* metrics,
+ProgressEngine::ProgressEngine(const ProgressConfig& config, Parts parts, OperationTable* table, Metrics* metrics,
                                const Logger* logger)
     : config_(config),
       faults_(std::move(parts.faults)),
@@ -33,11 +33,11 @@ ProgressEngine::ProgressEngine(const LoopConfig& config, Parts parts, OperationT
                &faults_,
                logger,
                parts.timeline,
-               std::move(parts.on_question),
+               std::move(parts.on_stack_request),
                std::move(parts.on_operation_abandoned),
                std::move(parts.on_lost)},
       messages_(std::move(parts.messages)),
-      watch_(parts.watch),
+      host_monitor_(parts.host_monitor),
       on_lost_elsewhere_(std::move(parts.on_lost_elsewhere)),
       doorbell_(parts.doorbell),
       table_(table),
@@ -46,10 +46,10 @@ ProgressEngine::ProgressEngine(const LoopConfig& config, Parts parts, OperationT
       reserve_(std::make_unique<std::byte[]>(kReserveBytes)),
       own_rank_("rank " + std::to_string(parts.rank)),
       given_up_elsewhere_fn_(std::move(parts.given_up_elsewhere)),
-      tell_given_up_(std::move(parts.tell_given_up)) {
+      report_given_up_(std::move(parts.report_given_up)) {
   blamed_.reserve(metrics->wait_ns.size());
   for (SetParts& set : parts.sets) AddSet(std::move(set));
-  thread_ = NamedThread("hc-coordinator", [this] { Run(); });
+  thread_ = NamedThread("hc-progress", [this] { Run(); });
 }
 
 ProgressEngine::~ProgressEngine() { static_cast<void>(Stop()); }
@@ -72,7 +72,7 @@ Status ProgressEngine::Stop() {
   const Status end = End();
   // If the job is lost, the other ranks may not say goodbye, and this rank does not wait for them.
   const bool together = end.ok() || end.code() == StatusCode::kShutDown || end.code() == StatusCode::kAborted;
-  if (watch_ != nullptr && together) watch_->SayGoodbye();
+  if (host_monitor_ != nullptr && together) host_monitor_->SayGoodbye();
   progress_lock_.Release();
   return end;
 }
@@ -211,7 +211,7 @@ void ProgressEngine::TakeOrders() {
   if (!given_up_.ok()) return;
   if (!abort.empty()) AbortSets(abort);
   for (const Loss& loss : losses) {
-    if (watch_ != nullptr && loss.rank != kEverySet) watch_->NoteLost(loss.rank, loss.why, NowNs());
+    if (host_monitor_ != nullptr && loss.rank != kEverySet) host_monitor_->NoteLost(loss.rank, loss.why, NowNs());
     LoseRank(loss.rank, loss.why, NowNs());
   }
   if (leave) {
@@ -235,9 +235,9 @@ void ProgressEngine::LoseRank(int rank, const Status& why, int64_t now_ns) {
   messages_->Lose(why, now_ns);
 }
 
-void ProgressEngine::StepWatch(int64_t now_ns) {
-  if (watch_ == nullptr || !watch_->Step(now_ns)) return;
-  for (net::HostMonitor::Loss loss; watch_->NextLoss(&loss);) {
+void ProgressEngine::StepHostMonitor(int64_t now_ns) {
+  if (host_monitor_ == nullptr || !host_monitor_->Step(now_ns)) return;
+  for (net::HostMonitor::Loss loss; host_monitor_->NextLoss(&loss);) {
     on_lost_elsewhere_(loss.why.message());
     LoseRank(loss.rank, loss.why, now_ns);
   }
@@ -302,7 +302,7 @@ bool ProgressEngine::StepAll(int64_t now_ns) {
   TakeWaits();  // before the submissions: a visible waiter's submissions are already queued
   TakeSubmissions(now_ns);
   EraseLeft();
-  StepWatch(now_ns);
+  StepHostMonitor(now_ns);
   const int64_t stuck_in = StuckIn(now_ns);
   bool moved = false;
   for (const auto& set : sets_) {

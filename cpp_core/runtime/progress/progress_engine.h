@@ -1,12 +1,12 @@
 // The progress engine of a rank: the progress thread, and the progress lock that it shares with waiting threads.
 //
 // Note [The progress lock]
-// The role is the rank's progress lock, a try-lock (class ProgressLock). The thread that holds it is the driving
-// thread. It drives everything of this rank that threads do not share: the process sets that the rank is a member of,
-// and its messages. The progress thread takes the lock when the doorbell rings. A thread that waits for an operation
-// takes the lock if it is free, so that a blocking call needs no hand-over to another thread. The driving thread never
-// blocks, except in its own bounded sleep on the doorbell. If it releases the lock with work left, it rings its own
-// doorbell, and the progress thread continues.
+// A rank has one progress lock, a try-lock (class ProgressLock). The thread that holds it is the driving thread. It
+// drives everything of this rank that threads do not share: the process sets that the rank is a member of, and its
+// messages. The progress thread takes the lock when the doorbell rings. A thread that waits for an operation takes the
+// lock if it is free, so that a blocking call needs no hand-over to another thread. The driving thread never blocks,
+// except in its own bounded sleep on the doorbell. If it releases the lock with work left, it rings its own doorbell,
+// and the progress thread continues.
 //
 // Note [Exceptions while driving]
 // Memory may run out while the driving thread works, and leave its state half changed. No exception leaves the engine;
@@ -64,7 +64,7 @@ enum class WaitKind {
   kForGoodInPool,  // as kForGood, but other threads of its pool may still submit operations of the same program
 };
 
-struct LoopConfig {
+struct ProgressConfig {
   int64_t spin_ns = 0;
   int64_t yield_ns = 0;
   int64_t linger_ns = 0;      // how long a submission may wait for others that join its round
@@ -81,22 +81,23 @@ class ProgressEngine {
     net::Doorbell doorbell;
     FaultInjector faults;
     observe::Timeline* timeline = nullptr;
-    std::function<void(int64_t now_ns)> on_computes;        // called when the program has computed lately; may be null
-    std::function<void(uint32_t process_set)> on_question;  // see SetContext
+    std::function<void(int64_t now_ns)> on_computes;  // called when the program has computed lately; may be null
+    std::function<void(uint32_t process_set)> on_stack_request;  // see SetContext
     std::function<void()> on_operation_abandoned;
     std::function<void(const Status& why)> on_lost;
-    net::HostMonitor* watch = nullptr;  // null on one host; outlives the engine
+    net::HostMonitor* host_monitor = nullptr;  // null on one host; outlives the engine
     // Called by the driving thread when a rank of another host is lost.
     std::function<void(const std::string& what)> on_lost_elsewhere;
     // Returns why another rank of this host has given up its part of the job while this rank continues; ok: none has.
     // May be null.
     std::function<Status()> given_up_elsewhere;
     // Tells the ranks of this host that this rank has given up its part of the job. Takes no memory. May be null.
-    std::function<void(const Status&)> tell_given_up;
+    std::function<void(const Status&)> report_given_up;
   };
   static constexpr int kEverySet = -1;  // a rank argument of Lose
 
-  ProgressEngine(const LoopConfig& config, Parts parts, OperationTable* table, Metrics* metrics, const Logger* logger);
+  ProgressEngine(const ProgressConfig& config, Parts parts, OperationTable* table, Metrics* metrics,
+                 const Logger* logger);
   ~ProgressEngine();
 
   // ---- any thread
@@ -153,7 +154,7 @@ class ProgressEngine {
   void TakeOrders() HC_REQUIRES(progress_lock_);
   void LoseRank(int rank, const Status& why, int64_t now_ns) HC_REQUIRES(progress_lock_);
   // Takes news about ranks of other hosts.
-  void StepWatch(int64_t now_ns) HC_REQUIRES(progress_lock_);
+  void StepHostMonitor(int64_t now_ns) HC_REQUIRES(progress_lock_);
   void TakeWaits() HC_REQUIRES(progress_lock_);
   void AddSet(SetParts parts) HC_REQUIRES(progress_lock_);
   SetEngine* SetOf(uint32_t number) const HC_REQUIRES(progress_lock_);  // null if this rank is not a member
@@ -213,7 +214,7 @@ class ProgressEngine {
   void StartWaiting(const Operation* operation, WaitKind kind) HC_EXCLUDES(threads_mutex_);
   void StopWaiting() HC_EXCLUDES(threads_mutex_);
 
-  const LoopConfig config_;
+  const ProgressConfig config_;
   ProgressLock progress_lock_;
   Yielder yielder_;
   const FaultInjector faults_;
@@ -229,7 +230,7 @@ class ProgressEngine {
   control::ControllerCounters past_counters_ HC_GUARDED_BY(progress_lock_);
   data::DataCounters past_data_ HC_GUARDED_BY(progress_lock_);
   const std::unique_ptr<PointToPoint> messages_ HC_PT_GUARDED_BY(progress_lock_);
-  net::HostMonitor* const watch_ HC_PT_GUARDED_BY(progress_lock_);  // null on one host
+  net::HostMonitor* const host_monitor_ HC_PT_GUARDED_BY(progress_lock_);  // null on one host
   const std::function<void(const std::string&)> on_lost_elsewhere_;
   std::vector<Operation*> drained_ HC_GUARDED_BY(progress_lock_);
   std::vector<int> blamed_ HC_GUARDED_BY(progress_lock_);  // the ranks that this rank waits for while it sleeps
@@ -296,7 +297,7 @@ class ProgressEngine {
   std::unique_ptr<std::byte[]> reserve_ HC_GUARDED_BY(progress_lock_);  // freed by GiveUp, which needs some memory
   const std::string own_rank_;
   const std::function<Status()> given_up_elsewhere_fn_;
-  const std::function<void(const Status&)> tell_given_up_;
+  const std::function<void(const Status&)> report_given_up_;
 
   // The threads that submit and that wait, for the deadlock check.
   mutable Mutex threads_mutex_;

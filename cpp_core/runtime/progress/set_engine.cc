@@ -26,8 +26,8 @@ SetEngine::SetEngine(SetParts parts, const SetContext& context)
       table_(context.table),
       logger_(context.logger),
       timeline_(context.timeline),
-      on_question_(context.on_question),
-      on_given_up_(context.on_operation_abandoned),
+      on_stack_request_(context.on_stack_request),
+      on_operation_abandoned_(context.on_operation_abandoned),
       on_lost_(context.on_lost),
       inline_lane_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
                    context.metrics, context.faults, context.timeline) {
@@ -123,7 +123,7 @@ bool SetEngine::HandOut() {
   while (controller_->NextReport(&report)) logger_->Warning(report);
   control::Failure failure;
   while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
-  if (controller_->TakeStackRequest() && on_question_) on_question_(config_.process_set);
+  if (controller_->TakeStackRequest() && on_stack_request_) on_stack_request_(config_.process_set);
   return planned;
 }
 
@@ -155,7 +155,7 @@ void SetEngine::MarkRound(int64_t now_ns) {
 void SetEngine::FailLanes() {
   for (Lane& lane : lanes_) {
     if (lane.idle()) continue;
-    if (on_given_up_) on_given_up_();
+    if (on_operation_abandoned_) on_operation_abandoned_();
     const Operation* running = lane.Running();
     const std::string where =
         running == nullptr ? ""

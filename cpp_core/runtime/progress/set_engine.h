@@ -58,8 +58,8 @@ struct SetContext {
   const FaultInjector* faults = nullptr;
   const Logger* logger = nullptr;
   observe::Timeline* timeline = nullptr;
-  // Called by the driving thread when other ranks ask for this rank's stacks; answered by Tell.
-  std::function<void(uint32_t process_set)> on_question;
+  // Called by the driving thread when other ranks ask for this rank's stacks; answered by SendNote.
+  std::function<void(uint32_t process_set)> on_stack_request;
   // Called when a running operation was abandoned: other ranks may still write to its results.
   std::function<void()> on_operation_abandoned;
   // Called by the driving thread when the set is lost, before any waiter of its operations is notified.
@@ -152,8 +152,8 @@ class SetEngine {
   OperationTable* const table_;
   const Logger* const logger_;
   observe::Timeline* const timeline_;
-  const std::function<void(uint32_t)> on_question_;
-  const std::function<void()> on_given_up_;
+  const std::function<void(uint32_t)> on_stack_request_;
+  const std::function<void()> on_operation_abandoned_;
   const std::function<void(const Status&)> on_lost_;
 
   std::vector<Lane> lanes_;

@@ -356,48 +356,48 @@ StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job&
   return net::MakeMpiLink(std::move(*all), job.Names());
 }
 
-StatusOr<std::unique_ptr<net::HostMonitor>> WatchHosts(const JobConfig& config, const Job& job) {
+StatusOr<std::unique_ptr<net::HostMonitor>> MakeHostMonitor(const JobConfig& config, const Job& job) {
   if (job.one_host()) return std::unique_ptr<net::HostMonitor>();
   auto link = LinkAll(config, job);
   if (!link.ok()) return link.status();
-  net::HostsWatchConfig watch;
-  watch.rank = job.identity.rank;
-  watch.host_of = job.host_of;
-  watch.names = job.Names();
-  watch.arena = job.peers.arena;
-  watch.silence_ns = Nanoseconds(config.knobs.link_timeout, kNsPerS);
-  return std::make_unique<net::HostMonitor>(std::move(watch), std::move(*link), NowNs());
+  net::HostMonitorConfig monitor;
+  monitor.rank = job.identity.rank;
+  monitor.host_of = job.host_of;
+  monitor.names = job.Names();
+  monitor.arena = job.peers.arena;
+  monitor.silence_ns = Nanoseconds(config.knobs.link_timeout, kNsPerS);
+  return std::make_unique<net::HostMonitor>(std::move(monitor), std::move(*link), NowNs());
 }
 
 StatusOr<SetMembership> ConnectOnHost(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
                                       std::shared_ptr<net::Arena> arena) {
-  SetMembership site;
-  site.process_set = number;
-  site.epoch = job.epoch;
-  site.ranks = sets.ranks(number);
-  site.rank = sets.RankIn(number, job.identity.rank);
-  site.arena = number == 0 ? job.peers.arena : std::move(arena);
+  SetMembership membership;
+  membership.process_set = number;
+  membership.epoch = job.epoch;
+  membership.ranks = sets.ranks(number);
+  membership.rank = sets.RankIn(number, job.identity.rank);
+  membership.arena = number == 0 ? job.peers.arena : std::move(arena);
   std::map<int, int> hosts;  // host of the job to host of the set
   std::vector<int> here;
-  for (const int rank : site.ranks) {
+  for (const int rank : membership.ranks) {
     const int host = job.host_of[static_cast<size_t>(rank)];
-    site.host_of.push_back(hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
+    membership.host_of.push_back(hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
     if (host != job.identity.cross_rank) continue;
-    if (rank == job.identity.rank) site.local_rank = static_cast<int>(site.doorbells.size());
+    if (rank == job.identity.rank) membership.local_rank = static_cast<int>(membership.doorbells.size());
     here.push_back(rank);
     const auto local_rank = static_cast<int>(std::ranges::find(job.here, rank) - job.here.begin());
-    site.doorbells.push_back(job.peers.arena->doorbell(local_rank));
+    membership.doorbells.push_back(job.peers.arena->doorbell(local_rank));
     if (const auto& regions = job.peers.arena->regions(); regions != nullptr)
-      site.regions.push_back(regions->of(local_rank));
+      membership.regions.push_back(regions->of(local_rank));
   }
-  if (site.arena == nullptr) {
+  if (membership.arena == nullptr) {
     net::BootstrapConfig bootstrap =
         BootstrapFor(config, job.epoch,
-                     LocalIdentity(site.local_rank, static_cast<int>(site.doorbells.size()),
+                     LocalIdentity(membership.local_rank, static_cast<int>(membership.doorbells.size()),
                                    job.identity.job + ":" + std::to_string(job.peers.arena->id()) + ":set" +
                                        std::to_string(number) + HostSuffix(job),
                                    job.identity.source),
-                     "ranks=" + ListText(site.ranks) + "\n");
+                     "ranks=" + ListText(membership.ranks) + "\n");
     bootstrap.layout.message_chunks = 0;  // messages use the arena of the whole job ...
     bootstrap.layout.region_bytes = 0;    // ... and so do the regions of tensors
     bootstrap.job_ranks = std::move(here);
@@ -407,9 +407,9 @@ StatusOr<SetMembership> ConnectOnHost(const JobConfig& config, const Job& job, c
       return Status(peers.status().code(),
                     "the ranks of " + sets.Describe(number) + " could not connect: " + peers.status().message());
     }
-    site.arena = std::move(peers->arena);
+    membership.arena = std::move(peers->arena);
   }
-  return site;
+  return membership;
 }
 
 namespace {
@@ -458,28 +458,28 @@ class SetConnector {
 
 }  // namespace
 
-Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* site) {
+Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* membership) {
   if (job.mpi.empty()) return Status::Ok();
-  SetConnector connector(config, job, site->process_set);
-  const bool programs = config.programs != nullptr && !site->one_host();
-  HC_RETURN_IF_ERROR(connector.Connect(site->ranks, &site->mpi.all));
+  SetConnector connector(config, job, membership->process_set);
+  const bool programs = config.programs != nullptr && !membership->one_host();
+  HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->mpi.all));
   if (programs) {
-    HC_RETURN_IF_ERROR(connector.Connect(site->ranks, &site->program_mpi.all));
-    HC_RETURN_IF_ERROR(connector.Connect(site->ranks, &site->program_links));
+    HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->program_mpi.all));
+    HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->program_links));
   }
-  if (site->one_host() || site->local_rank != 0) return Status::Ok();
+  if (membership->one_host() || membership->local_rank != 0) return Status::Ok();
   std::vector<int> leaders;
   std::vector<std::string> names;
-  for (size_t rank = 0; rank < site->ranks.size(); ++rank) {
-    if (site->host_of[rank] != static_cast<int>(leaders.size())) continue;  // not the first rank of its host
-    leaders.push_back(site->ranks[rank]);
-    names.push_back(job.NameOf(site->ranks[rank]));
+  for (size_t rank = 0; rank < membership->ranks.size(); ++rank) {
+    if (membership->host_of[rank] != static_cast<int>(leaders.size())) continue;  // not the first rank of its host
+    leaders.push_back(membership->ranks[rank]);
+    names.push_back(job.NameOf(membership->ranks[rank]));
   }
   net::Communicator between;
   HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &between));
-  HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &site->mpi.leaders));
-  if (programs) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &site->program_mpi.leaders));
-  site->link = net::MakeMpiLink(std::move(between), std::move(names));
+  HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->mpi.leaders));
+  if (programs) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->program_mpi.leaders));
+  membership->link = net::MakeMpiLink(std::move(between), std::move(names));
   return Status::Ok();
 }
 

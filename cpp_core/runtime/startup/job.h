@@ -86,9 +86,9 @@ Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> aren
 // same time.
 StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job& job);
 
-// Makes the watch that reports lost and stopped ranks of other hosts; null on one host. All ranks call it at the same
+// Makes the monitor that reports lost and stopped ranks of other hosts; null on one host. All ranks call it at the same
 // time.
-StatusOr<std::unique_ptr<net::HostMonitor>> WatchHosts(const JobConfig& config, const Job& job);
+StatusOr<std::unique_ptr<net::HostMonitor>> MakeHostMonitor(const JobConfig& config, const Job& job);
 
 // Bootstraps a process set: the members on each host connect with each other. All members call this at the same time,
 // and ranks call it for their sets one after the other in ascending order. That order prevents circular waits: no rank
@@ -97,6 +97,6 @@ StatusOr<SetMembership> ConnectOnHost(const JobConfig& config, const Job& job, c
                                       std::shared_ptr<net::Arena> arena = nullptr);
 // Makes the set's MPI communicators and the link between its hosts; does nothing without MPI. All members call it, for
 // all sets in the same order. Returns kStartup, naming the rank, if a member does not join in time.
-Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* site);
+Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* membership);
 
 }  // namespace horocache::runtime

@@ -47,7 +47,7 @@ struct SetMembership {
   SetComms program_mpi;                       // for programs that run between hosts; empty: none
   net::Communicator program_links;            // of the set's ranks, for programs that run between hosts
   std::unique_ptr<net::Link> link;            // between the leaders of the hosts; null on other ranks and on one host
-  const net::HostMonitor* watch = nullptr;    // of the whole job; null on one host
+  const net::HostMonitor* host_monitor = nullptr;  // of the whole job; null on one host
 
   bool one_host() const { return doorbells.size() == ranks.size(); }
 };
@@ -60,11 +60,11 @@ struct SetPrograms {
 };
 
 // Makes the parts of a set. All ranks of the set pass equal settings. The caller owns the parts.
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership site, SetPrograms programs);
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs);
 
 // Makes the selector, the rules by which a set of `ranks` ranks chooses backends. Returns kInvalidArgument for a bad
 // rule.
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Transports means,
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Transports transports,
                                         const program::Library* programs);
 
 }  // namespace horocache::runtime

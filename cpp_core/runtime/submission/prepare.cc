@@ -61,6 +61,7 @@ void NameMember(size_t index, bool group, wire::Signature* signature) {
 
 Status CheckApart(const Operation& operation) {
   const wire::Signature& signature = operation.request.signature;
+  // A broadcast may have tensors that share memory: tied parameters, which get equal values.
   const bool stores_sums = wire::HasReduceOp(signature.op) && control::Fuses(signature.op);
   if (operation.tensors.size() < 2 || !stores_sums) return Status::Ok();
   thread_local std::vector<Place> places;  // keeps its capacity, so that steady state allocates nothing

@@ -49,7 +49,7 @@ class AdasumMixin(WrappedOptimizer):
             combined; this rank's parameters are those after its own step.
         """
         context.count_step()
-        self._tell_schedulers()
+        self._record_step_for_schedulers()
         if not self._adasum.takes_part:
             return super().step(*arguments, **options)
         trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]

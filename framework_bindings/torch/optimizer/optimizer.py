@@ -131,7 +131,7 @@ class DistributedMixin(WrappedOptimizer):
         Raises:
             InvalidArgumentError: within :meth:`skip_synchronize`, parameters were added after :meth:`synchronize`.
         """
-        self._tell_schedulers()
+        self._record_step_for_schedulers()
         if not self._should_synchronize or (self._synchronized_for_scaler and not self._in_flight()):
             self._check_all_are_synchronized()
             self._synchronized = self._synchronized_for_scaler = False

@@ -33,7 +33,8 @@ from .unused_parameters import UnusedParameters
 class GradientReducer:
     """Reduces the gradients of one optimizer between the backward pass and the step.
 
-    A hook on each parameter counts backward passes. When the last gradient of a bucket is complete, the bucket is
+    A hook on each parameter counts backward passes; the hook is the parameter's slot (``OnGradient`` in
+    ``cpp_core/python/torch_gradients/gradients.cc``). When the last gradient of a bucket is complete, the bucket is
     submitted as one operation, in place on the gradients unless they need another layout or element type.
     ``synchronize`` submits the buckets that no hook submitted, and waits for all. For a parameter that this rank's loss
     did not use, it sends zeros. For example, with parameters a and b in one bucket and two backward passes per step,

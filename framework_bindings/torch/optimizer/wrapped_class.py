@@ -61,7 +61,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
             self._names[param] = name
         return [(self._names[param], param) for _, _, param in positions(self.param_groups)]
 
-    def _tell_schedulers(self) -> None:
+    def _record_step_for_schedulers(self) -> None:
         """Record the step for schedulers of the plain optimizer, which check that it precedes their own steps."""
         attributes = vars(self)
         attributes["_opt_called"] = True

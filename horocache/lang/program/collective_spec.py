@@ -79,7 +79,7 @@ def collective_of(promise: Promise, ranks: int) -> Collective:
         )
     kind = _BUILT_IN.get(promise.name)
     if kind is None:
-        _check_told(promise, ranks)
+        _check_shapes(promise, ranks)
         return _Told(promise, ranks)
     if promise.inputs or promise.outputs or promise.post or promise.pre:
         raise ProgramFileError(f"/program/collective: {promise.name} is built in; its chunks are not to be given.")
@@ -92,17 +92,17 @@ def collective_of(promise: Promise, ranks: int) -> Collective:
     return kind(ranks, promise.chunk_factor, promise.inplace, promise.root)
 
 
-def _check_told(promise: Promise, ranks: int) -> None:
+def _check_shapes(promise: Promise, ranks: int) -> None:
     for name in ("inputs", "outputs", "post", "pre"):
         if len(getattr(promise, name)) != ranks:
             raise ProgramFileError(
                 f"/program/collective/{name}: {len(getattr(promise, name))} entries for {ranks} ranks."
             )
-    for name, chunks, told in (("pre", promise.inputs, promise.pre), ("post", promise.outputs, promise.post)):
+    for name, chunks, listed in (("pre", promise.inputs, promise.pre), ("post", promise.outputs, promise.post)):
         for rank in range(ranks):
-            if not 0 <= chunks[rank] <= MAX_CHUNK_FACTOR or len(told[rank]) != chunks[rank]:
+            if not 0 <= chunks[rank] <= MAX_CHUNK_FACTOR or len(listed[rank]) != chunks[rank]:
                 raise ProgramFileError(
-                    f"/program/collective/{name}/{rank}: {len(told[rank])} entries for {chunks[rank]} chunks."
+                    f"/program/collective/{name}/{rank}: {len(listed[rank])} entries for {chunks[rank]} chunks."
                 )
     for rank, chunks_of in enumerate(promise.post):
         for index, origins in enumerate(chunks_of):

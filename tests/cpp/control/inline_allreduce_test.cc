@@ -353,7 +353,7 @@ TEST(InlineAllreduce, OperationsBeyondATruncatedPayloadRunInALane) {
     ASSERT_EQ(snapshot.payload, (std::vector<uint64_t>{1, 2, 1, 2}));
     EXPECT_TRUE(controller.MayRunInline(snapshot.words));
     snapshot.payload.resize(length);
-    controller.Intersect(snapshot.words, std::span(&snapshot, 1));
+    controller.ApplyAnd(snapshot.words, std::span(&snapshot, 1));
     ASSERT_TRUE(controller.Finish(nullptr).ok());
     size_t inline_plans = 0, items = 0;
     for (; controller.NextPlan(&plan); items += plan.items.size()) inline_plans += plan.is_inline() ? 1 : 0;

@@ -383,11 +383,11 @@ TEST(Stall, ReportsOfOneOperationComeAtDoublingIntervals) {
   StallInspector inspector(10 * kS, 600 * kS);
   std::vector<int64_t> waits;
   for (int64_t waited = 10; waited < 600; waited += 10) {  // one inspection every 10 s
-    const auto verdict = inspector.Inspect({op}, {{false, ""}, {false, ""}}, RankSet(2), true, (1000 + waited) * kS);
-    if (verdict.report.empty()) continue;
+    const auto findings = inspector.Inspect({op}, {{false, ""}, {false, ""}}, RankSet(2), true, (1000 + waited) * kS);
+    if (findings.report.empty()) continue;
     waits.push_back(waited);
-    ExpectContains(verdict.report, "wait for more than " + std::to_string(waited) + " s for");
-    EXPECT_EQ(verdict.late_ranks, std::vector<int32_t>{1});
+    ExpectContains(findings.report, "wait for more than " + std::to_string(waited) + " s for");
+    EXPECT_EQ(findings.late_ranks, std::vector<int32_t>{1});
   }
   EXPECT_EQ(waits, (std::vector<int64_t>{10, 20, 40, 80, 160, 320}));
 }
@@ -437,11 +437,11 @@ TEST(Stall, AReportNamesAComputingRankAndThatTheLimitDoesNotCount) {
 TEST(Deadlock, TheErrorNamesTheOperationsAndTheRanksThatLackThem) {
   StallInspector inspector(10 * kS, 60 * kS);
   const WaitingRank waits{true, ""};
-  const auto verdict =
+  const auto findings =
       inspector.Inspect({Op("x", 2, {0}), Op("y", 2, {1})}, {waits, waits}, RankSet(2), false, 100 * kS);
-  ASSERT_EQ(verdict.failures.size(), 2u);
-  ExpectContains(verdict.failures[0].message, "rank 1 waits, itself, for allreduce 'y', which rank 0 did not submit.");
-  ExpectContains(verdict.failures[1].message, "rank 0 waits, itself, for allreduce 'x', which rank 1 did not submit.");
+  ASSERT_EQ(findings.failures.size(), 2u);
+  ExpectContains(findings.failures[0].message, "rank 1 waits, itself, for allreduce 'y', which rank 0 did not submit.");
+  ExpectContains(findings.failures[1].message, "rank 0 waits, itself, for allreduce 'x', which rank 1 did not submit.");
 }
 
 TEST(Stall, AReportOfManyOperationsIsCut) {
@@ -451,10 +451,10 @@ TEST(Stall, AReportOfManyOperationsIsCut) {
     ops.back().stalled = true;
   }
   StallInspector inspector(10 * kS, 60 * kS);
-  const auto verdict = inspector.Inspect(ops, {{false, ""}, {false, ""}}, RankSet(2), true, 100 * kS);
-  ExpectContains(verdict.report, "and 968 more.");
-  EXPECT_LT(verdict.report.size(), 10000u);
-  EXPECT_TRUE(verdict.failures.empty());
+  const auto findings = inspector.Inspect(ops, {{false, ""}, {false, ""}}, RankSet(2), true, 100 * kS);
+  ExpectContains(findings.report, "and 968 more.");
+  EXPECT_LT(findings.report.size(), 10000u);
+  EXPECT_TRUE(findings.failures.empty());
   EXPECT_EQ(inspector.Inspect(ops, {{false, ""}, {false, ""}}, RankSet(2), true, 150 * kS).failures.size(), 1000u);
 }
 
@@ -464,13 +464,14 @@ TEST(Stall, AnInspectionFindsAConflictBetweenGroups) {
   PendingOp alone = Op("b", 2, {1});
   const PendingOp other = Op("c", 2, {1});
   StallInspector inspector(10 * kS, 60 * kS);
-  const auto verdict = inspector.Inspect({group, other, alone}, {{false, ""}, {false, ""}}, RankSet(2), true, 100 * kS);
-  ASSERT_EQ(verdict.failures.size(), 2u);
-  EXPECT_EQ(verdict.failures[0].code, StatusCode::kMismatch);
-  EXPECT_EQ(verdict.failures[0].message,
+  const auto findings =
+      inspector.Inspect({group, other, alone}, {{false, ""}, {false, ""}}, RankSet(2), true, 100 * kS);
+  ASSERT_EQ(findings.failures.size(), 2u);
+  EXPECT_EQ(findings.failures[0].code, StatusCode::kMismatch);
+  EXPECT_EQ(findings.failures[0].message,
             "tensor 'b' is pending as a part of allreduce 'g' on rank 0 and as a part of allreduce 'b' on rank 1. Form "
             "the same groups on all ranks.");
-  EXPECT_EQ(verdict.failures[1].signature.name, "b");
+  EXPECT_EQ(findings.failures[1].signature.name, "b");
   alone.moving = true;
   EXPECT_TRUE(
       inspector.Inspect({group, alone}, {{false, ""}, {false, ""}}, RankSet(2), true, 100 * kS).failures.empty());

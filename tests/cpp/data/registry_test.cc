@@ -15,7 +15,7 @@ TEST(MakeBackendsTest, ListsThemInAFixedOrder) {
   const auto names = [](testing::Ranks* ranks, std::vector<std::string> expected) {
     for (const std::string& name : expected) EXPECT_EQ(ranks->backend(0, name).traits().name, name);
     std::vector<std::string> listed;
-    for (const auto& traits : TraitsOf(ranks->size())) listed.push_back(traits.name);
+    for (const auto& traits : BackendTraitsFor(ranks->size())) listed.push_back(traits.name);
     EXPECT_EQ(listed, expected);
   };
   names(&one, {"shm", "loopback"});

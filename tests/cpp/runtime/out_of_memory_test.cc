@@ -89,9 +89,9 @@ TEST_P(OutOfMemory, AtAnyAllocationIsAnErrorOnEveryRank) {
         return std::ranges::count_if(outcomes, [code](const Status& status) { return status.code() == code; });
       };
       const auto well = failed(StatusCode::kOk), without = failed(StatusCode::kOutOfMemory);
-      const auto told = failed(StatusCode::kAborted);
+      const auto aborted = failed(StatusCode::kAborted);
       for (const Status& outcome : outcomes)
-        EXPECT_TRUE(well == kRanks || (well == 0 && without >= 1 && without + told == kRanks))
+        EXPECT_TRUE(well == kRanks || (well == 0 && without >= 1 && without + aborted == kRanks))
             << outcome.ToString() << " after " << after << ", " << failures << " failures";
       met += without > 0 ? 1 : 0;
     }

@@ -36,10 +36,10 @@ int64_t BytesOf(const Collective& collective) {
 // Threads: the driving thread. Owns the queue with the lane's communicators.
 class MpiBackend : public Backend {
  public:
-  MpiBackend(MpiResources means, const BackendOptions& options, const KernelSet* kernels)
-      : deterministic_(options.deterministic), queue_(&means, options, kernels) {
-    if (!means.local.data.empty())
-      queue_.levels = std::make_unique<TwoLevels>(std::move(means), queue_.comm.rank(), options, kernels);
+  MpiBackend(MpiResources resources, const BackendOptions& options, const KernelSet* kernels)
+      : deterministic_(options.deterministic), queue_(&resources, options, kernels) {
+    if (!resources.local.data.empty())
+      queue_.levels = std::make_unique<TwoLevels>(std::move(resources), queue_.comm.rank(), options, kernels);
   }
 
   const control::BackendTraits& traits() const override { return traits_; }
@@ -154,8 +154,9 @@ control::BackendTraits MpiTraits() {
           .algorithms = {"auto", "native", "fold", "twolevel"}};
 }
 
-std::unique_ptr<Backend> MakeMpiBackend(MpiResources means, const BackendOptions& options, const KernelSet* kernels) {
-  return std::make_unique<MpiBackend>(std::move(means), options, kernels);
+std::unique_ptr<Backend> MakeMpiBackend(MpiResources resources, const BackendOptions& options,
+                                        const KernelSet* kernels) {
+  return std::make_unique<MpiBackend>(std::move(resources), options, kernels);
 }
 
 }  // namespace horocache::data

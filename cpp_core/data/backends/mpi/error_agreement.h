@@ -22,18 +22,18 @@ class MpiErrorAgreement {
   // True when the agreement is complete. Not ok: an MPI call failed.
   StatusOr<bool> Test();
   // The agreed status, once Test has returned true.
-  const Status& verdict() const { return agreement_; }
+  const Status& agreed() const { return agreement_; }
 
  private:
   static constexpr size_t kTextBytes = 1024;
-  enum class State { kIdle, kAsking, kTelling };
+  enum class State { kIdle, kReducing, kBroadcasting };
   struct Words {
     int32_t code = 0;
     int32_t bytes = 0;
     std::array<char, kTextBytes> text = {};
   };
 
-  Status Announce(int rank);
+  Status Broadcast(int rank);
 
   MpiQueue& queue_;
   State state_ = State::kIdle;

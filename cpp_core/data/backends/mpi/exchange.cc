@@ -30,7 +30,7 @@ struct RowNotice {
   int64_t flags = 0;
 };
 constexpr int kRowNoticeWords = sizeof(RowNotice) / sizeof(int64_t);
-enum TellFlag : int64_t {
+enum NoticeFlag : int64_t {
   kRefused = 1,  // the sender's arguments are wrong
   kLayout = 2,   // the sender has receive_rows or receive_starts
   kLarge = 4,    // the sender sends a part that may make a result large
@@ -186,7 +186,7 @@ bool MpiExchange::Listen() {
   if (!*agreed) return false;
   state_ = State::kMove;
   // If this rank has an error of its own, that error tells its user more.
-  if (!agreement_.verdict().ok()) Finish(own_.ok() ? agreement_.verdict() : own_);
+  if (!agreement_.agreed().ok()) Finish(own_.ok() ? agreement_.agreed() : own_);
   return true;
 }
 

@@ -158,8 +158,8 @@ void MpiReducescatter::Agree(const Status& mine) {
 }
 
 void MpiReducescatter::OnAgreed() {
-  if (!agreement_.verdict().ok()) {
-    Finish(own_.ok() ? agreement_.verdict() : own_);
+  if (!agreement_.agreed().ok()) {
+    Finish(own_.ok() ? agreement_.agreed() : own_);
   } else if (allocated_) {
     NextTile();
   } else {

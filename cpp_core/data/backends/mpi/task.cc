@@ -9,9 +9,9 @@ bool ScalesFirst(const Collective& collective) {
   return wire::HasReduceOp(collective.op) && sums && Is16BitFloat(collective.dtype);
 }
 
-MpiQueue::MpiQueue(MpiResources* means, const BackendOptions& options, const KernelSet* kernel_set)
-    : comm(std::move(means->all)),
-      host_of(means->host_of),
+MpiQueue::MpiQueue(MpiResources* resources, const BackendOptions& options, const KernelSet* kernel_set)
+    : comm(std::move(resources->all)),
+      host_of(resources->host_of),
       kernels(kernel_set),
       max_count(options.mpi_max_count),
       folds(&comm.mpi()) {}

@@ -25,7 +25,7 @@
 #include "data/backend.h"
 #include "data/backends/mpi/reduce_ops.h"
 #include "data/backends/mpi/two_level.h"
-#include "data/backends/queued_operation.h"
+#include "data/backends/queued_task.h"
 #include "data/fusion_buffer.h"
 #include "data/kernels/fold.h"
 #include "net/mpi/communicator.h"
@@ -34,7 +34,7 @@
 namespace horocache::data {
 
 struct MpiQueue final : TaskQueue {
-  MpiQueue(MpiResources* means, const BackendOptions& options, const KernelSet* kernel_set);
+  MpiQueue(MpiResources* resources, const BackendOptions& options, const KernelSet* kernel_set);
 
   net::Mpi& mpi() const { return comm.mpi(); }
   bool OneHost() const {

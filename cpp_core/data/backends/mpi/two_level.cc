@@ -217,13 +217,13 @@ Collective TwoLevel::Part(wire::Op op, std::vector<Segment> segments) const {
 
 }  // namespace
 
-TwoLevels::TwoLevels(MpiResources&& means, int rank, const BackendOptions& options, const KernelSet* kernel_set)
-    : local(MakeShmBackend(means.local, options, kernel_set)), host_of(std::move(means.host_of)) {
+TwoLevels::TwoLevels(MpiResources&& resources, int rank, const BackendOptions& options, const KernelSet* kernel_set)
+    : local(MakeShmBackend(resources.local, options, kernel_set)), host_of(std::move(resources.host_of)) {
   BackendOptions between = options;
   between.deterministic = false;
-  if (!means.leaders.empty()) {
+  if (!resources.leaders.empty()) {
     MpiResources leaders;
-    leaders.all = std::move(means.leaders);
+    leaders.all = std::move(resources.leaders);
     leaders.host_of.resize(static_cast<size_t>(leaders.all.size()));
     std::iota(leaders.host_of.begin(), leaders.host_of.end(), 0);
     cross = MakeMpiBackend(std::move(leaders), between, kernel_set);
@@ -236,17 +236,17 @@ TwoLevels::TwoLevels(MpiResources&& means, int rank, const BackendOptions& optio
     has_multi_rank_host |= count[host] > 0;
     local_of.push_back(count[host]++);
   }
-  NameRanks(means, rank);
+  NameRanks(resources, rank);
 }
 
-void TwoLevels::NameRanks(const MpiResources& means, int own) {
+void TwoLevels::NameRanks(const MpiResources& resources, int own) {
   std::vector<int> here, leaders;
   for (size_t rank = 0; rank < host_of.size(); ++rank) {
-    if (local_of[rank] == 0) leaders.push_back(means.ranks[rank]);
-    if (host_of[rank] == host(own)) here.push_back(means.ranks[rank]);
+    if (local_of[rank] == 0) leaders.push_back(resources.ranks[rank]);
+    if (host_of[rank] == host(own)) here.push_back(resources.ranks[rank]);
   }
-  local_names = {means.process_set, std::move(here)};
-  cross_names = {means.process_set, std::move(leaders)};
+  local_names = {resources.process_set, std::move(here)};
+  cross_names = {resources.process_set, std::move(leaders)};
 }
 
 std::unique_ptr<MpiTask> MakeTwoLevel(MpiQueue* queue, Collective collective) {

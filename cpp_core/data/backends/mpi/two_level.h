@@ -28,7 +28,7 @@ class MpiTask;
 
 struct TwoLevels {
   // The levels as seen from `rank`.
-  TwoLevels(MpiResources&& means, int rank, const BackendOptions& options, const KernelSet* kernel_set);
+  TwoLevels(MpiResources&& resources, int rank, const BackendOptions& options, const KernelSet* kernel_set);
 
   bool leads() const { return cross != nullptr; }
   int host(int rank) const { return host_of[static_cast<size_t>(rank)]; }
@@ -42,7 +42,7 @@ struct TwoLevels {
   control::RankNames local_names, cross_names;
 
  private:
-  void NameRanks(const MpiResources& means, int own);
+  void NameRanks(const MpiResources& resources, int own);
 };
 
 // allreduce and broadcast without joined ranks.

@@ -74,7 +74,7 @@ class ShmDataMovement : public ShmTask {
   bool all_ready_ = false;
   int64_t capacity_ = 0;           // elements of each part in one tile
   std::vector<int64_t> row_list_;  // the rows that this rank publishes: one number, or one for each rank
-  bool tells_ = false;             // this rank publishes its expectations
+  bool announces_rows_ = false;    // this rank publishes its expectations
   std::vector<RowPart> sends_;     // by index in the slot
   std::vector<RowPart> receives_;  // by source; this rank's own part is empty
   RowPart local_;                  // this rank's part for itself, in the output
@@ -123,7 +123,7 @@ void ShmDataMovement::PlanSends() {
   if (!parts.ok()) return Refuse(parts.status());
   if (Status receive = CheckReceive(collective_, rank(), size()); !receive.ok()) return Refuse(std::move(receive));
   if (!gives()) return;
-  tells_ = takes() && !(collective_.receive_rows.empty() && collective_.receive_starts.empty());
+  announces_rows_ = takes() && !(collective_.receive_rows.empty() && collective_.receive_starts.empty());
   if (split_) {
     row_list_ = *SplitsOf(collective_, rank(), size());  // cannot fail: SendParts has checked it
     local_input_ = (*parts)[rank()].first;
@@ -163,7 +163,7 @@ bool ShmDataMovement::PlanAfterFirstTiles() {
 void ShmDataMovement::PublishRows() {
   int64_t* const published = port_.exchange(rank(), Number(0));
   std::copy(row_list_.begin(), row_list_.end(), published);
-  if (!tells_) return;
+  if (!announces_rows_) return;
   published[0] |= kHasExpectations;
   int64_t* to = port_.expectations(rank(), Number(0));
   for (const std::vector<int64_t>* list : {&collective_.receive_rows, &collective_.receive_starts}) {

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "data/backend.h"
-#include "data/backends/queued_operation.h"
+#include "data/backends/queued_task.h"
 #include "data/backends/shm/algorithms.h"
 #include "data/backends/shm/direct_buffers.h"
 #include "data/backends/shm/tile_slots.h"

@@ -103,8 +103,8 @@ TEST(RequestMerger, MergesEqualRequestsOnly) {
   EXPECT_TRUE(merger.merged().empty());
 }
 
-TEST(RequestBasket, GivesRankZeroAListPerRankAndMergedRequestsOnce) {
-  RequestBasket basket(/*merge=*/true);
+TEST(SubtreeRequests, GivesRankZeroAListPerRankAndMergedRequestsOnce) {
+  SubtreeRequests basket(/*merge=*/true);
   wire::RequestList own{.rank = 0, .requests = {RequestFor("a", 4), RequestFor("b", 4)}};
   wire::RequestList leaving{.rank = 2, .leaving = true, .requests = {RequestFor("a", 4)}};
   basket.Add(std::move(own));
@@ -120,8 +120,8 @@ TEST(RequestBasket, GivesRankZeroAListPerRankAndMergedRequestsOnce) {
   EXPECT_EQ(merged[0].ranks, (RankRuns{{0, 1}, {2, 3}}));
 }
 
-TEST(RequestBasket, RefusesAListOfAnInvalidRank) {
-  RequestBasket basket(true);
+TEST(SubtreeRequests, RefusesAListOfAnInvalidRank) {
+  SubtreeRequests basket(true);
   basket.Add({}, {wire::RequestList{.rank = 3}});
   std::vector<wire::RequestList> lists;
   std::vector<MergedRequest> merged;

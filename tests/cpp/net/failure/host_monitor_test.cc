@@ -32,7 +32,7 @@ struct WatchedHosts {
       auto link = std::make_unique<MemoryLink>(&network, rank);
       links.push_back(link.get());
       const auto& arena = arenas[static_cast<size_t>(host_of[static_cast<size_t>(rank)])];
-      watches.push_back(std::make_unique<HostMonitor>(HostsWatchConfig{rank, host_of, names, arena, kSilenceNs},
+      watches.push_back(std::make_unique<HostMonitor>(HostMonitorConfig{rank, host_of, names, arena, kSilenceNs},
                                                       std::move(link), now_ns));
     }
   }

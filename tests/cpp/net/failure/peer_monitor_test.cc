@@ -277,7 +277,7 @@ TEST(PeerMonitorProcesses, ARankWhoseProgramReopenedItsDescriptorsIsNotLostAndSe
     std::vector<int> mine;
     {
       PeerMonitor liveness(&peers, rank, losses.Recorder());
-      while (peers.arena->watcher(2).load() == 0) usleep(1000);
+      while (peers.arena->monitor_thread(2).load() == 0) usleep(1000);
       mine = TakeDescriptors();
       peers.arena->message_blocked(1) = 1;
       seen = losses.Await(2);

@@ -216,7 +216,7 @@ TEST(HostsChannel, RanksThatDoNotRunAreNamedByTheirNumberInTheSet) {
   watch.Step(now_ns);
   EXPECT_EQ(watch.NotRunning(now_ns, kNsPerS), (std::vector<int>{1, 2}));
   auto local = Arena::CreateOnHeap({.ranks = 2, .max_words = 64, .ring_bytes = 256, .data_bytes = 0});
-  const auto channel = MakeHostsChannel({.rank = 2, .host_of = {0, 1, 1}, .ranks = {0, 2, 3}, .watch = &watch},
+  const auto channel = MakeHostsChannel({.rank = 2, .host_of = {0, 1, 1}, .ranks = {0, 2, 3}, .host_monitor = &watch},
                                         MakeShmChannel(local, 1), nullptr);
   EXPECT_EQ(channel->NotRunning(now_ns, kNsPerS), std::vector<int>{1});
 }

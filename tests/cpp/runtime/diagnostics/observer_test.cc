@@ -60,9 +60,9 @@ std::string NameBelow(const std::string& base) {
 }
 
 struct Recorder {
-  std::atomic<int> records{0}, stacks{0}, tells{0}, warnings{0};
+  std::atomic<int> records{0}, stacks{0}, logged_sets{0}, warnings{0};
 
-  Observer::Means Means() {
+  Observer::Callbacks Callbacks() {
     return {.record =
                 [this](const std::string& why, const std::string& where) {
                   ++records;
@@ -73,10 +73,10 @@ struct Recorder {
                   ++stacks;
                   return std::string("here");
                 },
-            .tell =
+            .log_stacks =
                 [this](uint32_t set, const std::string& where) {
                   EXPECT_EQ(where, "here");
-                  tells += static_cast<int>(set);
+                  logged_sets += static_cast<int>(set);
                 },
             .warn = [this](const std::string&) { ++warnings; }};
   }
@@ -85,7 +85,7 @@ struct Recorder {
 TEST(Observer, AnswersRequestsUntilItStops) {
   Recorder recorder;
   const std::string base = "horocache-test." + std::to_string(getpid());
-  Observer observer(base, "", recorder.Means());
+  Observer observer(base, "", recorder.Callbacks());
   const std::string name = NameBelow(base);
   EXPECT_EQ(Ask(name), "a dump was requested at here");
   observer.Stop();
@@ -97,12 +97,12 @@ TEST(Observer, WritesTheFirstErrorAtOnceAndLaterErrorsOnceASecond) {
   const std::string path = folder.path + "/record.json";
   Recorder recorder;
   const int64_t started_ns = NowNs();
-  Observer observer("", path, recorder.Means());
-  observer.TellPath();
+  Observer observer("", path, recorder.Callbacks());
+  observer.LogRecordPath();
   EXPECT_EQ(recorder.warnings, 0) << "a warning before the first error";
   observer.NoteError({StatusCode::kStall, "first"});
   EXPECT_EQ(recorder.warnings, 0) << "a warning although the program may go on";
-  observer.TellPath();
+  observer.LogRecordPath();
   EXPECT_EQ(recorder.warnings, 1);
   while (Read(path).empty()) std::this_thread::yield();
   EXPECT_EQ(Read(path), "Stall: first at here");
@@ -120,7 +120,7 @@ TEST(Observer, AFileWithTheNameOfTheNewRecordIsNotOpened) {
   ASSERT_EQ(mkfifo((path + ".new").c_str(), 0666), 0);  // opening it would wait for a reader
   Recorder recorder;
   {
-    Observer observer("", path, recorder.Means());
+    Observer observer("", path, recorder.Callbacks());
     observer.NoteError({StatusCode::kStall, "first"});
   }
   EXPECT_EQ(Read(path), "Stall: first at here");
@@ -131,10 +131,10 @@ TEST(Observer, AFileWithTheNameOfTheNewRecordIsNotOpened) {
 TEST(Observer, TheNameOfAFolderIsEscapedInTheLog) {
   Recorder recorder;
   std::string all;
-  Observer::Means means = recorder.Means();
-  means.warn = [&](const std::string& text) { all += text; };
+  Observer::Callbacks callbacks = recorder.Callbacks();
+  callbacks.warn = [&](const std::string& text) { all += text; };
   {
-    Observer observer("", "/proc/no\nwhere/record.json", std::move(means));
+    Observer observer("", "/proc/no\nwhere/record.json", std::move(callbacks));
     observer.NoteError({StatusCode::kPeerLost, "first"});
   }
   EXPECT_EQ(all.find('\n'), std::string::npos) << all;
@@ -143,17 +143,17 @@ TEST(Observer, TheNameOfAFolderIsEscapedInTheLog) {
 
 TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
   Recorder recorder;
-  Observer::Means means = recorder.Means();
+  Observer::Callbacks callbacks = recorder.Callbacks();
   // The observer's thread waits until NoteError() has returned. Otherwise its warning could already be in `before`.
   std::atomic<bool> returned{false};
   std::string before, all;
-  means.record = [&](const std::string&, const std::string&) {
+  callbacks.record = [&](const std::string&, const std::string&) {
     while (!returned) std::this_thread::yield();
     return std::string("record");
   };
-  means.warn = [&](const std::string& text) { all += text + '\n'; };
+  callbacks.warn = [&](const std::string& text) { all += text + '\n'; };
   {
-    Observer observer("", "/proc/nowhere/record.json", std::move(means));
+    Observer observer("", "/proc/nowhere/record.json", std::move(callbacks));
     observer.NoteError({StatusCode::kPeerLost, "first"});
     before = all;
     returned = true;
@@ -168,11 +168,11 @@ TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
 
 TEST(Observer, SendsTheStackToEachSetThatAsks) {
   Recorder recorder;
-  Observer observer("", "", recorder.Means());
+  Observer observer("", "", recorder.Callbacks());
   observer.AskStacks(1);
   observer.AskStacks(20);
-  while (recorder.tells < 21) std::this_thread::yield();
-  EXPECT_EQ(recorder.tells, 21);
+  while (recorder.logged_sets < 21) std::this_thread::yield();
+  EXPECT_EQ(recorder.logged_sets, 21);
   EXPECT_LE(recorder.stacks, 2);
   observer.NoteError({StatusCode::kStall, "nowhere to write"});
   observer.Stop();

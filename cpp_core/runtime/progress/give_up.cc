@@ -38,7 +38,7 @@ void ProgressEngine::GiveUp(const std::exception& thrown) {
   if (given_up_.ok()) {
     given_up_ = std::move(why);
     gave_up_.store(true);
-    if (tell_given_up_) tell_given_up_(given_up_);
+    if (report_given_up_) report_given_up_(given_up_);
     if (context_.on_operation_abandoned) context_.on_operation_abandoned();
     for (const auto& set : sets_) without_memory([&]() HC_NO_THREAD_SAFETY_ANALYSIS { set->GiveUp(given_up_); });
   }
