@@ -32,6 +32,12 @@ def test_each_class_is_in_the_file_of_the_map(name, file):
     assert re.search(rf"^(class|struct)( HC_CAPABILITY\(.*\))? {name}\b(?!;)", text, re.MULTILINE)
 
 
+def test_the_page_lists_the_layers_in_their_order():
+    layers = re.search(r"set\(HC_LAYERS ([^)]*)\)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1].split()
+    listed = re.findall(r"^\| `(\w+)/` \|", TEXT, re.MULTILINE)
+    assert [layer for layer in reversed(listed) if layer in layers] == layers
+
+
 def test_each_layer_and_package_in_the_page_exists():
     named = re.findall(r"^\| (`[^|]+`) \|", TEXT, re.MULTILINE)
     paths = [path for cell in named for path in re.findall(r"`((?:horocache|framework_bindings)/[^`]*)`", cell)]
