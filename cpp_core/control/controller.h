@@ -164,15 +164,20 @@ class Controller {
   // These are Algorithms 1 and 2 of Romero et al., "Accelerating Collective Communication in Data Parallel Training
   // across Deep Learning Frameworks" (NSDI 2022), split at each point where a rank waits for others:
   //
-  //   Algorithm 1, RunCycleOnce     the round that an Agreement drives (agreement.h)
-  //   PopMessagesFromQueue          Submit, Flush
-  //   CacheCoordination             Algorithm 2
-  //   PushMessageToQueue            a bit that is not set on all ranks stays in the tensor queue
-  //   SendReadyTensors, RecvReadyTensors, ConstructResponse    FillRequests; Coordinate
-  //   PerformOperation              RunPlanner, then the lanes
-  //   Algorithm 2, SetBitVector     WriteBitvector
-  //   Intersect                     the channel's AND (AndInto in bitvector.h)
-  //   DecodeBitVector               ApplyAnd
+  //   Algorithm 1
+  //     RunCycleOnce               a round, which an Agreement drives (agreement.h)
+  //     PopMessagesFromQueue       Submit, Flush
+  //     ResponseCache.cached       ResponseCache::Find, in Submit
+  //     PushMessageToQueue         a bit that is not set on all ranks stays in the tensor queue
+  //     GetResponses               ApplyAnd
+  //     MasterWorkerCoordination   FillRequests on every rank, Coordinate on rank 0
+  //     FuseResponses              FusionPlanner
+  //     ResponseCache.put          Finish
+  //     PerformOperation           NextPlan, then the lanes
+  //   Algorithm 2
+  //     SetBitVector               WriteBitvector
+  //     Intersect                  the channel's AND (AndInto in bitvector.h)
+  //     DecodeBitVector            ApplyAnd
   const ControllerConfig& config() const { return config_; }
   bool waiting() const { return waiting_; }
   // True if some submissions are not flushed yet; UnflushedSinceNs is the time of the first of them, or kNever.
