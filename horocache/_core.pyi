@@ -57,7 +57,7 @@ class GradientQueue:
 class GradientSlot:
     """One parameter's gradient, and the hook that autograd calls after each backward pass."""
 
-    delay: int  # backward passes until the gradient is complete
+    passes_left: int  # backward passes until the gradient is complete
     bytes: int
     index: int  # of the parameter
     wants_view: bool  # True if the gradient belongs in a bucket view

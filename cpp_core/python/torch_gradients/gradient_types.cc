@@ -30,7 +30,7 @@ PyMemberDef bucket_members[] = {
     {nullptr, 0, 0, 0, nullptr}};
 
 PyMemberDef slot_members[] = {
-    HC_MEMBER(T_LONG, GradientSlot, delay, "backward passes until the gradient is complete"),
+    HC_MEMBER(T_LONG, GradientSlot, passes_left, "backward passes until the gradient is complete"),
     HC_MEMBER(T_LONGLONG, GradientSlot, bytes, "of the gradient"),
     HC_MEMBER(T_PYSSIZET, GradientSlot, index, "of the parameter"),
     HC_MEMBER(T_BOOL, GradientSlot, wants_view, "True if the gradient belongs in a bucket view"),

@@ -14,7 +14,7 @@ namespace horocache::python {
 namespace {
 
 // An interned attribute name.
-PyObject* check_delay_text;
+PyObject* too_many_passes_text;
 
 // True if the gradient is at its recorded address and has its parameter's shape. Torch's version counter does not count
 // changes of address and shape.
@@ -107,11 +107,11 @@ bool Note(PyObject* note, Py_ssize_t index) {
 
 // Handles one call of a parameter's hook. Returns false with an error set.
 bool OnGradient(GradientSlot* slot, PyObject* param) {
-  const bool later = slot->delay == 1 && AsBucket(slot->bucket)->group;
+  const bool later = slot->passes_left == 1 && AsBucket(slot->bucket)->group;
   if (slot->wants_view && !(later ? MoveLater(slot) : MoveIntoView(slot, param))) return false;
-  if (--slot->delay != 0) {
-    if (slot->delay > 0) return true;
-    PyObject* done = PyObject_CallMethodNoArgs(reinterpret_cast<PyObject*>(slot), check_delay_text);
+  if (--slot->passes_left != 0) {
+    if (slot->passes_left > 0) return true;
+    PyObject* done = PyObject_CallMethodNoArgs(reinterpret_cast<PyObject*>(slot), too_many_passes_text);
     Py_XDECREF(done);
     return done != nullptr;
   }
@@ -170,7 +170,7 @@ void Rearm(GradientBucket* bucket, long passes) {
   bucket->missing = PyList_GET_SIZE(bucket->slots);
   for (Py_ssize_t i = 0; i < bucket->missing; ++i) {
     GradientSlot* slot = AsSlot(PyList_GET_ITEM(bucket->slots, i));
-    slot->delay = passes;
+    slot->passes_left = passes;
     Py_INCREF(Py_None);
     Py_XSETREF(slot->grad, Py_None);
   }
@@ -232,8 +232,8 @@ bool AreUntouched(const GradientBucket& bucket) {
 
 void BindGradients(py::module_& module) {
   InternNamesOfTensors();
-  check_delay_text = PyUnicode_InternFromString("check_delay");
-  if (check_delay_text == nullptr) throw py::error_already_set();
+  too_many_passes_text = PyUnicode_InternFromString("raise_too_many_passes");
+  if (too_many_passes_text == nullptr) throw py::error_already_set();
   AddGradientTypes(module, &CallSlot);
   if (PyModule_AddFunctions(module.ptr(), functions) != 0) throw py::error_already_set();
 }

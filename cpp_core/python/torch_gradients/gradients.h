@@ -40,7 +40,7 @@ struct GradientQueue;
 
 struct GradientSlot {
   PyObject_HEAD;
-  long delay;              // backward passes until the gradient is complete
+  long passes_left;        // backward passes until the gradient is complete
   long long bytes;         // of the gradient
   Py_ssize_t index;        // of the parameter
   char wants_view;         // 1: the gradient belongs in a bucket view

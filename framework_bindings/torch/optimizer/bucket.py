@@ -23,16 +23,16 @@ class Slot(_core.GradientSlot):
         self.param = param
         self.bytes = param.numel() * param.element_size()
         self.passes = passes
-        self.delay = passes
+        self.passes_left = passes
         self.queue = queue
         self.buffer: torch.Tensor | None = None  # sent instead of the gradient itself; kept between steps
         self.context: Any = None  # from the user's compressor, for decompress()
         self.sparse: Callable[[], torch.Tensor] | None = None  # finishes the sparse reduction in flight
         self.sparse_dims: int | None = None  # of the gradient; 0: dense; None: unknown or never recorded
 
-    def check_delay(self) -> None:
+    def raise_too_many_passes(self) -> None:
         """Raise AssertionError: more backward passes than ``backward_passes_per_step`` have run."""
-        self.delay = 0
+        self.passes_left = 0
         raise AssertionError(
             f"Gradients were computed more than backward_passes_per_step times ({self.passes}) before call to step(); "
             f"the parameter is {self.name}. If backward() is called several times before each step(), give "

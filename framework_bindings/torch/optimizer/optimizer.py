@@ -26,7 +26,7 @@ from ..ops import allreduce_async_
 from .adasum_optimizer import AdasumMixin, AdasumOptions
 from .bucket_views import BucketView, check_bucket_view
 from .debug_state import DebugState
-from .other_optimizers import default_prefix, describe, enter
+from .other_optimizers import default_prefix, describe, register
 from .reducer import GradientReducer
 from .wrapped_class import WrappedOptimizer, positions, wrap
 
@@ -70,7 +70,7 @@ class DistributedMixin(WrappedOptimizer):
         if self._reducer is not None:
             changed = self._groups_have_changed()
             if changed:  # new parameters are reduced in this step
-                self._reducer.take(self._new())
+                self._reducer.add_parameters(self._new())
             self._reducer.synchronize()
             if changed:
                 self._let_go()
@@ -96,7 +96,7 @@ class DistributedMixin(WrappedOptimizer):
         """Let the reducer drop parameters that have left the groups. Requires that no gradient is in flight."""
         assert self._reducer is not None
         present = {param for group in self.param_groups for param in group["params"]}
-        self._reducer.keep(present)
+        self._reducer.retain_parameters(present)
         for param in {param for seen in self._seen for param in seen} - present:
             self._names.pop(param, None)
         self._seen = [list(group["params"]) for group in self.param_groups]
@@ -105,7 +105,7 @@ class DistributedMixin(WrappedOptimizer):
         """Let the reducer add new parameters and drop those that have left, if no gradient is in flight."""
         if self._groups_have_changed() and not self._in_flight():
             assert self._reducer is not None
-            self._reducer.take(self._new())
+            self._reducer.add_parameters(self._new())
             self._let_go()
 
     @contextmanager
@@ -414,7 +414,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     )
     if reducer is not None:
         reducer.label = describe(optimizer)
-        enter(distributed)
+        register(distributed)
     return distributed
 
 

@@ -25,7 +25,7 @@ class Owner(Protocol):
         """Hook parameters that were added to the groups, and unhook those that were removed."""
 
 
-_living: weakref.WeakSet[Any] = weakref.WeakSet()  # Owners
+_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # Owners
 _numbers = itertools.count(1)
 
 
@@ -51,30 +51,30 @@ def describe(optimizer: Any) -> str:
     return f"DistributedOptimizer {next(_numbers)} ({kind} of {count} parameters, wrapped at {place})"
 
 
-def enter(owner: Owner) -> None:
+def register(owner: Owner) -> None:
     """Register ``owner``. Other optimizers first unhook parameters that have left them, perhaps for ``owner``."""
-    for other in list(_living):
+    for other in list(_optimizers):
         other._follow_groups()
-    _living.add(owner)
+    _optimizers.add(owner)
 
 
-def check_apart(reducer: GradientReducer) -> None:
+def check_no_conflict(reducer: GradientReducer) -> None:
     """Raise if ``reducer`` contends with another optimizer that has gradients in flight.
 
     Raises:
         DuplicateNameError: both optimizers have a parameter in common, so each would reduce its gradient; or they have
             a parameter name in common on the same process set.
     """
-    if len(_living) < 2:
+    if len(_optimizers) < 2:
         return
-    for owner in list(_living):
+    for owner in list(_optimizers):
         other = owner._reducer
         if other is None or other is reducer or not other.busy:
             continue
         changes = reducer.changes, other.changes
-        if reducer.apart_from.get(other) != changes:
+        if reducer.checked_against.get(other) != changes:
             _check_pair(reducer, other)
-            reducer.apart_from[other] = changes
+            reducer.checked_against[other] = changes
 
 
 def _check_pair(one: GradientReducer, other: GradientReducer) -> None:
@@ -87,7 +87,7 @@ def _check_pair(one: GradientReducer, other: GradientReducer) -> None:
             f"{both} both have {which}, so each gradient would be reduced twice. Wrap parameters once; or delete the "
             "optimizer that is not used any more, and whatever still holds it, before the next backward pass."
         )
-    taken = set(theirs.values()) if one.set == other.set else set()
+    taken = set(theirs.values()) if one.process_set == other.process_set else set()
     equal = next((name for name in mine.values() if name in taken), None)
     if equal is not None:
         raise DuplicateNameError(

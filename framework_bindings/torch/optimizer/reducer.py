@@ -25,7 +25,7 @@ from .bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dt
 from .bucket_views import BucketView, BucketViews
 from .debug_state import BucketState, DebugState, GradientState
 from .gradient_queue import GradientQueue
-from .other_optimizers import check_apart
+from .other_optimizers import check_no_conflict
 from .ready_order import Orders, ReadyOrder, assumed_orders
 from .unused_parameters import UnusedParameters
 
@@ -55,7 +55,7 @@ class GradientReducer:
     ) -> None:
         self._options = options
         layers = layer_list(options.compression, False)
-        self.set = set_id(options.process_set)
+        self.process_set = set_id(options.process_set)
         self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
         self._layers = layers.signature
         self.plain = not layers.signature
@@ -74,8 +74,8 @@ class GradientReducer:
         self.label = ""  # describes the optimizer in errors
         self.changes = 0  # number of hooks added so far
         # Reducers found not to contend with this one, with `changes` of both at the time of that check.
-        self.apart_from: weakref.WeakKeyDictionary[GradientReducer, tuple[int, int]] = weakref.WeakKeyDictionary()
-        self._unused = None if unused_as_zeros else UnusedParameters(self.set)
+        self.checked_against: weakref.WeakKeyDictionary[GradientReducer, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._unused = None if unused_as_zeros else UnusedParameters(self.process_set)
         self._failure: Exception | None = None  # the first failure of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
@@ -112,15 +112,18 @@ class GradientReducer:
             buckets.append(BucketState(tuple(gradients), bucket.priority))
         return DebugState(tuple(buckets), tuple(name for name, _ in self._frozen))
 
-    def take(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Add parameters while gradients may be in flight; each has its own bucket until :meth:`keep` is called."""
+    def add_parameters(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Add parameters while gradients may be in flight.
+
+        Each has its own bucket until :meth:`retain_parameters` is called.
+        """
         for name, param in named:
             if param.requires_grad:
                 self._buckets.append(Bucket([self._hook(name, param)], False))
             else:
                 self._frozen.append((name, param))
 
-    def keep(self, present: Collection[torch.Tensor]) -> None:
+    def retain_parameters(self, present: Collection[torch.Tensor]) -> None:
         """Drop all parameters except ``present`` and rebuild the buckets; the next step measures the ready order.
 
         Must be called between two steps.
@@ -183,11 +186,11 @@ class GradientReducer:
             HorocacheError: a gradient could not be submitted; synchronize submits those after it.
             DuplicateNameError: another optimizer contends for a parameter or a name.
         """
-        check_apart(self)
+        check_no_conflict(self)
         session = context.current()
         slots = self.queue.take()
         if not session.logs_layers:
-            call = (self._op, self._prescale, self._postscale, self.set)
+            call = (self._op, self._prescale, self._postscale, self.process_set)
             try:
                 others = session.runtime.submit_gradients(slots, *call)
             finally:  # an error at one gradient leaves those before it in flight
@@ -207,7 +210,7 @@ class GradientReducer:
 
     def submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error the bucket is not submitted and can be submitted again."""
-        check_apart(self)
+        check_no_conflict(self)
         bucket.finish.clear()
         session = context.current()
         tensors = _core.gather_gradients(bucket) if self.plain else None
@@ -254,7 +257,7 @@ class GradientReducer:
         as_they_are: bool,
     ) -> int:
         if bucket.group and self.plain:
-            call = (as_they_are, self._op, self._prescale, self._postscale, self.set)
+            call = (as_they_are, self._op, self._prescale, self._postscale, self.process_set)
             handle: int | None = runtime.submit_gradient_group(bucket, tensors, bucket.name, names, torch.Tensor, *call)
             if handle is not None:
                 return handle
@@ -267,7 +270,7 @@ class GradientReducer:
             reduce_op=self._op,
             prescale=self._prescale,
             postscale=self._postscale,
-            process_set=self.set,
+            process_set=self.process_set,
             layers=self._layers,
             group=bucket.group,
             priority=bucket.priority,
@@ -404,7 +407,7 @@ class GradientReducer:
     def _adopt_unfrozen(self) -> None:
         """Add parameters made trainable since the last step; unreduced, they would diverge between ranks unnoticed."""
         frozen, self._frozen = self._frozen, []
-        self.take(frozen)
+        self.add_parameters(frozen)
 
     def _finish_all(self) -> None:
         """Wait for all operations in flight, then raise the step's first failure. It is kept across an interrupt."""
