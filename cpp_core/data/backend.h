@@ -108,8 +108,8 @@ class CollectiveTask {
   virtual bool must_poll() const { return false; }
   // The current phase, for the timeline.
   virtual observe::Phase phase() const { return observe::Phase::kTransfer; }
-  // For the report on a collective that runs too long (SetEngine::Overdue): adds the ranks that this operation waits
-  // for now, if there are any and the backend knows them.
+  // For the report on a collective that runs too long (SetEngine::Overdue): adds the ranks whose data this
+  // operation lacks at the moment. A backend that does not know them adds none.
   virtual void AddWaitingFor(std::vector<int>* ranks) const { static_cast<void>(ranks); }
   std::vector<int> WaitingFor() const {
     std::vector<int> ranks;

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/duration.h"
+#include "control/bitvector.h"
 #include "wire/codec.h"
 
 namespace horocache::testing {

@@ -59,7 +59,7 @@ bool TaskQueue::Drive(QueuedTask* operation) {
 QueuedTask::QueuedTask(TaskQueue* queue, Collective collective, int rank, int size)
     : collective_(std::move(collective)),
       element_bytes_(static_cast<int64_t>(DTypeBytes(collective_.dtype))),
-      queue_(*queue),
+      task_queue_(*queue),
       rank_(rank),
       size_(size) {
   if (!collective_.joined.empty()) {
@@ -86,22 +86,22 @@ void QueuedTask::operator delete(void* memory) {
 }
 
 QueuedTask::~QueuedTask() {
-  if (!done_) queue_.waiting_.Erase(this);
+  if (!done_) task_queue_.waiting_.Erase(this);
   try {
-    if (!lists_.contributors.empty()) queue_.lists_.push_back(std::move(lists_));
+    if (!lists_.contributors.empty()) task_queue_.lists_.push_back(std::move(lists_));
     if (done_) return;
-    queue_.Break({StatusCode::kAborted, collective_.Rank(rank_) + " gave up " +
-                                            std::string(wire::OpName(collective_.op)) +
-                                            " half way; this lane cannot be used any more"});
+    task_queue_.Break({StatusCode::kAborted, collective_.Rank(rank_) + " gave up " +
+                                                 std::string(wire::OpName(collective_.op)) +
+                                                 " half way; this lane cannot be used any more"});
   } catch (const std::bad_alloc&) {  // without memory this rank's part of the job ends anyway
   }
 }
 
 bool QueuedTask::Test() {
   if (done_) return true;
-  if (queue_.broken().ok()) return queue_.Drive(this);
-  status_ = queue_.broken();
-  queue_.waiting_.Erase(this);
+  if (task_queue_.broken().ok()) return task_queue_.Drive(this);
+  status_ = task_queue_.broken();
+  task_queue_.waiting_.Erase(this);
   return done_ = true;
 }
 
@@ -124,13 +124,13 @@ void QueuedTask::Copied(std::byte* to, const std::byte* from, int64_t bytes, boo
 }
 
 void QueuedTask::CountCopied(int64_t bytes, int64_t pieces, int64_t* budget) {
-  queue_.counters.bytes_copied += static_cast<uint64_t>(bytes);
+  task_queue_.counters.bytes_copied += static_cast<uint64_t>(bytes);
   *budget -= bytes + pieces * kChargeBytes;
 }
 
 void QueuedTask::Spread(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget) {
   Copy(to, from, static_cast<size_t>(bytes), true);
-  queue_.counters.bytes_folded += static_cast<uint64_t>(bytes);
+  task_queue_.counters.bytes_folded += static_cast<uint64_t>(bytes);
   Charge(bytes, budget);
 }
 
@@ -146,9 +146,9 @@ void QueuedTask::PrepareFold(const KernelSet& kernels) {
   function_ = kernels.Find(collective_.dtype, collective_.reduce_op);
   scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
                          collective_.Divisor(size_));
-  if (!queue_.lists_.empty()) {
-    lists_ = std::move(queue_.lists_.back());
-    queue_.lists_.pop_back();
+  if (!task_queue_.lists_.empty()) {
+    lists_ = std::move(task_queue_.lists_.back());
+    task_queue_.lists_.pop_back();
     lists_.contributors.clear();
   }
   for (int r = 0; r < size_; ++r) {
@@ -159,7 +159,7 @@ void QueuedTask::PrepareFold(const KernelSet& kernels) {
 void QueuedTask::Folded(const FoldCall& call, int64_t* budget) {
   const int64_t bytes = call.count * element_bytes_;
   Fold(function_, collective_.dtype, call);
-  queue_.counters.bytes_folded += static_cast<uint64_t>(bytes) * (call.second != nullptr ? 2 : 1);
+  task_queue_.counters.bytes_folded += static_cast<uint64_t>(bytes) * (call.second != nullptr ? 2 : 1);
   Charge(bytes, budget);
 }
 

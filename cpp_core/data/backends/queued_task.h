@@ -126,7 +126,7 @@ class QueuedTask : public CollectiveTask {
   bool Advance();
   void CountCopied(int64_t bytes, int64_t pieces, int64_t* budget);
 
-  TaskQueue& queue_;
+  TaskQueue& task_queue_;
   const int rank_, size_;
   std::vector<uint8_t> joined_;
   FoldFunction function_ = nullptr;
