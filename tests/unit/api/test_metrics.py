@@ -1,5 +1,8 @@
 """hc.metrics() as a value: absent counters, wrong names, differences."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from horocache.core.metrics import Metrics
@@ -11,6 +14,13 @@ def test_an_absent_counter_with_an_index_is_zero():
     assert metrics["op_count.allreduce"] == 2
     assert metrics["op_count.allgather"] == metrics["op_ns.barrier"] == metrics["wait_ns.7"] == 0
     assert "wait_ns.7" not in metrics
+
+
+def test_every_operation_of_the_core_has_counters():
+    text = (Path(__file__).parents[3] / "cpp_core/wire/message.h").read_text(encoding="utf-8")
+    names = re.findall(r'\{\.name = "(\w+)"', text)
+    assert len(names) >= 13
+    assert [Metrics()[f"op_count.{name}"] for name in names] == [0] * len(names)
 
 
 @pytest.mark.parametrize(
