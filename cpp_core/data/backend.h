@@ -183,8 +183,8 @@ struct MpiResources {
   uint32_t process_set = 0;
 };
 
-// Creates every backend that can run, in a fixed order: shm (if area.data is filled), mpi (if `mpi.all` is not empty;
-// it connects area.size ranks), loopback (if area.size is 1). data/registry.cc has the list.
+// Creates every backend that can run, in a fixed order: loopback (if area.size is 1), shm (if area.data is filled), mpi
+// (if `mpi.all` is not empty; it connects area.size ranks). data/registry.cc has the list.
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
                                                              MpiResources mpi = {});
 // The traits of the backends that MakeBackends creates for `ranks` ranks, in the same order.

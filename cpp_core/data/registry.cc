@@ -20,9 +20,9 @@ SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes) {
 
 std::vector<control::BackendTraits> BackendTraitsFor(int ranks, Transports transports) {
   std::vector<control::BackendTraits> traits;
+  if (ranks == 1) traits.push_back(LoopbackTraits());
   if (transports.shm) traits.push_back(ShmTraits());
   if (transports.mpi) traits.push_back(MpiTraits());
-  if (ranks == 1) traits.push_back(LoopbackTraits());
   return traits;
 }
 
@@ -32,13 +32,13 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
   if (!kernels.ok()) return kernels.status();
   const bool memory = !area.data.empty();
   std::vector<std::unique_ptr<Backend>> backends;
+  if (area.size == 1) backends.push_back(MakeLoopbackBackend(*kernels));
   if (memory) {
     HC_RETURN_IF_ERROR(ShmPort::Check(area));
     backends.push_back(MakeShmBackend(area, options, *kernels));
   }
   if (!mpi.local.data.empty()) HC_RETURN_IF_ERROR(ShmPort::Check(mpi.local));
   if (!mpi.all.empty()) backends.push_back(MakeMpiBackend(std::move(mpi), options, *kernels));
-  if (area.size == 1) backends.push_back(MakeLoopbackBackend(*kernels));
   return backends;
 }
 
