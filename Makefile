@@ -29,7 +29,7 @@ PARALLEL = --numprocesses $(1) --dist loadfile --no-loadscope-reorder
 # A third of their time tests wait for what does not need a core.
 WORKERS ?= $(shell expr $(JOBS) + 1)
 # Those with the longest tests come first, or one worker is left alone with them at the end.
-PYTEST_FOLDERS := $(wildcard $(addprefix tests/,contract conformance frameworks mp inproc sim unit))
+PYTEST_FOLDERS := $(wildcard $(addprefix tests/,contract conformance fake_gpu frameworks mp inproc sim unit))
 
 MPIS := openmpi mpich
 
@@ -235,7 +235,7 @@ fuzz: build/fuzz/program_fuzz $(VENV)/test.stamp build  ## Fuzz what reads progr
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
 
-CPP_FILES = $(shell find cpp_core tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
+CPP_FILES = $(shell find cpp_core tests/cpp tests/fake_gpu tests/fuzz -name '*.cc' -o -name '*.h')
 PYTHON_FOLDERS := horocache framework_bindings tests benchmarks docs setup.py
 MYPY_FOLDERS := horocache framework_bindings tests/lint benchmarks docs
 

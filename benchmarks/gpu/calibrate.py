@@ -53,6 +53,7 @@ class Section:
 
 SECTIONS = (
     Section("versions", "cuda_basics:versions", 40),
+    Section("contract", "contract:contract", 30, ONE_RANK | EAGER),
     Section("init", "cuda_basics:init", 30),
     Section("pointers", "cuda_basics:pointers", 40),
     Section("streams", "cuda_streams:handles", 30),
@@ -73,6 +74,7 @@ SECTIONS = (
     Section("nccl-figures", "nccl_calls:figures", 40, ONE_RANK),
     Section("nccl-hazards", "nccl_calls:hazards", 45, ONE_RANK),
     Section("nccl-flat", "nccl_flat:one", 20, ONE_RANK | EAGER),
+    Section("contract-two", "contract:two", 65),
     Section("two-refused", "two_ranks:refused", 45),
     Section("two-hosts", "two_ranks:hosts", 120),
     Section("two-threads", "two_ranks:threads", 110),
