@@ -35,8 +35,9 @@ class ControlChannel {
   // it.
   virtual void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) = 0;
   virtual bool HasPublished(int rank, uint64_t round) = 0;
-  // Writes the AND of all ranks' snapshots of `round`; false while some rank has not published it. Repeatable until
-  // this rank publishes round + 2.
+  // Writes the AND of all ranks' snapshots of `round`; false while some rank has not published it, and always where the
+  // ranks are on several hosts: there RelayAgreement::AndSubtree computes the AND. Repeatable until this rank publishes
+  // round + 2.
   virtual bool AndSnapshots(uint64_t round, std::vector<uint64_t>* out) = 0;
 
   // True if this rank can read each snapshot of `rank` directly, without frames.

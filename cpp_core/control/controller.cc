@@ -150,7 +150,7 @@ void Controller::Abort(const std::string& why) {
   if (abort_why_.empty()) abort_why_ = why.empty() ? "no reason given" : why;
 }
 
-void Controller::Lose(const Status& why) {
+void Controller::EndWith(const Status& why) {
   End(why, [&](const Signature& signature) {
     return Status(why.code(),
                   Describe(signature) + " was pending on " + own_name() + " when it failed: " + why.message());

@@ -134,8 +134,9 @@ class Controller {
   void Leave() { leaving_ = true; }
   // This rank cannot go on: the pending operations of all ranks fail with kAborted and this text.
   void Abort(const std::string& why);
-  // A rank is lost: everything pending fails with `why` at once, and so does every later Submit.
-  void Lose(const Status& why);
+  // Ends the set, because a rank is lost or the job cannot continue: everything pending fails with `why` at once, and
+  // so does every later Submit.
+  void EndWith(const Status& why);
 
   // ---- outputs to the runtime, to be taken after every Agreement::Step ----
   bool NextPlan(Plan* plan);  // reuses the vectors in *plan
@@ -176,7 +177,7 @@ class Controller {
   //     PerformOperation           NextPlan, then the lanes
   //   Algorithm 2
   //     SetBitVector               WriteBitvector
-  //     Intersect                  the channel's AND (AndInto in bitvector.h)
+  //     Intersect                  the channel's AND, or RelayAgreement's (AndInto in bitvector.h)
   //     DecodeBitVector            ApplyAnd
   const ControllerConfig& config() const { return config_; }
   bool waiting() const { return waiting_; }

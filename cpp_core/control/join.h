@@ -1,13 +1,18 @@
-// The operations that can run while some ranks have joined, that is, have no data of their own.
+// Joined ranks: how join() works, and which operations can run while some ranks have joined.
 //
 // Note [Join]
-// A rank that has no more data calls join(). Controller::SubmitJoin keeps the request until the rank's earlier requests
-// are done, because these need its data; then the rank raises kJoining, and FillRequests sends the request with the
-// round that gathers. Rank 0 notes it (NoteJoin) and names the rank to all ranks in its response list (ApplyJoined).
-// From the next round on, the rank sets the bit of every cache entry (WriteBitvector), so that it holds up nothing, and
-// it takes part in operations without data. Coordinator::Respond waits for requests of the other ranks only. When all
-// ranks have joined, rank 0 answers with the rank that joined last (AllJoined), and every join() returns it
-// (ApplyAllJoined).
+// A rank that has no more data calls join(). Controller::SubmitJoin (controller.cc) keeps the request until the rank's
+// earlier requests are done, because these need its data; then the rank raises kJoining, and FillRequests
+// (negotiation.cc) sends the request with the round that gathers. Rank 0 notes it (NoteJoin, negotiation.cc) and names
+// the rank to all ranks in its response list (ApplyJoined, round.cc). From the next round on, the rank sets the bit of
+// every cache entry (WriteBitvector, controller.cc), so that it holds up nothing. Coordinator::Respond waits for
+// requests of the other ranks only. When all ranks have joined, rank 0 answers with the rank that joined last
+// (AllJoined), and every join() returns it (ApplyAllJoined, round.cc).
+//
+// Meanwhile the joined rank takes part in the others' operations without data: its plans have kNoOp for an operation,
+// from which Lane::BuildFused makes segments without an address, and Collective::joined tells the backend who has no
+// data. A reduction leaves these ranks out. No zeros are sent, but a backend may send the neutral element of the
+// operation, as mpi's chunked path does.
 #pragma once
 
 #include "base/status.h"

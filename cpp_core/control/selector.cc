@@ -91,20 +91,20 @@ Status ParseRange(std::string_view rule, std::string_view text, int op, int64_t*
   return Status::Ok();
 }
 
-bool Can(const BackendTraits& backend, const wire::Signature& signature, int world) {
+bool Can(const BackendTraits& backend, const wire::Signature& signature, int ranks) {
   return (backend.ops >> static_cast<int>(signature.op) & 1) != 0 &&
-         (backend.device_classes >> static_cast<int>(signature.device_class) & 1) != 0 && world >= backend.min_ranks &&
-         world <= backend.max_ranks;
+         (backend.device_classes >> static_cast<int>(signature.device_class) & 1) != 0 && ranks >= backend.min_ranks &&
+         ranks <= backend.max_ranks;
 }
 
 }  // namespace
 
-StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides,
+StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, int ranks, std::string_view overrides,
                                    std::string note) {
   Selector selector;
   selector.note_ = std::move(note);
   selector.backends_ = std::move(backends);
-  selector.world_ = world;
+  selector.ranks_ = ranks;
   for (const std::string& part : Split(overrides, ';')) {
     const std::string_view rule = Trim(part);
     if (rule.empty()) continue;
@@ -183,7 +183,7 @@ StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule) const {
 }
 
 StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_t bytes) const {
-  const auto can = [&](const BackendTraits& backend) { return Can(backend, signature, world_); };
+  const auto can = [&](const BackendTraits& backend) { return Can(backend, signature, ranks_); };
   const auto choice = [](size_t backend, uint8_t algorithm) {
     // Each backend has one lane, with the backend's index.
     return wire::Choice{static_cast<uint8_t>(backend), algorithm, static_cast<uint16_t>(backend)};
@@ -208,7 +208,7 @@ bool Selector::Applies(const Rule& rule, const wire::Signature& signature, int64
   const wire::Op op = signature.op;
   if (rule.op >= 0 && rule.op != static_cast<int>(op)) return false;
   if (rule.device >= 0 && rule.device != static_cast<int>(signature.device_class)) return false;
-  if (world_ < rule.min_ranks || (rule.max_ranks >= 0 && world_ > rule.max_ranks)) return false;
+  if (ranks_ < rule.min_ranks || (rule.max_ranks >= 0 && ranks_ > rule.max_ranks)) return false;
   const auto is_of_type = [&](const wire::TensorMeta& tensor) { return rule.dtype == static_cast<int>(tensor.dtype); };
   if (rule.dtype >= 0 && !std::ranges::all_of(signature.tensors, is_of_type)) return false;
   const bool by_size = rule.low > 0 || rule.high >= 0;
@@ -222,13 +222,13 @@ Status Selector::Unsupported(const wire::Signature& signature) const {
       signature.backend.empty() ? "no backend runs " : "backend '" + Printable(signature.backend) + "' does not run ";
   return {StatusCode::kUnsupported, Describe(signature) + ": " + who + std::string(OpName(signature.op)) + " on " +
                                         std::string(DeviceClassName(signature.device_class)) + " tensors with " +
-                                        std::to_string(world_) + (world_ == 1 ? " rank" : " ranks") +
+                                        std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks") +
                                         ". Backends here: " + (names.empty() ? "none" : Join(names, ", ")) + "."};
 }
 
 uint64_t Selector::Hash() const {
   Hasher hash;
-  hash.Add(static_cast<uint64_t>(world_));
+  hash.Add(static_cast<uint64_t>(ranks_));
   for (const BackendTraits& backend : backends_) {
     hash.Add(backend.name);
     hash.Add(backend.ops);

@@ -1,10 +1,10 @@
-// Rules that choose the backend, algorithm and lane of an operation from its op, dtype, device class, number of ranks
-// and bytes. Pure data: equal tables make equal choices. Ranks compare Hash(), together with the cache hash, in every
+// Rules that choose the backend and algorithm of an operation from its op, dtype, device class, number of ranks and
+// bytes. Pure data: equal tables make equal choices. Ranks compare Hash(), together with the cache hash, in every
 // round.
 //
 // Syntax of an override: `op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]`, separated by semicolons. `*` is
-// any op. A device is a device class. Ranks are the number of ranks in the world, such as 4ranks, 2-8ranks or 16-ranks.
-// Sizes are bytes and take k, m, g (powers of 1024); `high` may be empty. Example:
+// any op. A device is a device class. Ranks are the number of ranks in the process set, such as 4ranks, 2-8ranks or
+// 16-ranks. Sizes are bytes and take k, m, g (powers of 1024); `high` may be empty. Example:
 // "allreduce,float16,2-8ranks:0-64k=shm;allreduce=mpi". Ops whose sizes differ by rank (allgather, alltoall, gather,
 // scatter) take no size range: kInvalidArgument. A lane belongs to a backend and cannot be chosen separately.
 #pragma once
@@ -38,7 +38,7 @@ class Selector {
  public:
   Selector() = default;
   // `note` is appended to the error for an unknown backend.
-  static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides,
+  static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, int ranks, std::string_view overrides,
                                   std::string note = {});
 
   // Chooses the backend that the signature names, as backend[/algorithm]; otherwise that of the first rule that applies
@@ -67,7 +67,7 @@ class Selector {
   std::vector<BackendTraits> backends_;
   std::vector<Rule> rules_;
   std::string note_;
-  int world_ = 1;
+  int ranks_ = 1;  // in the process set
 };
 
 }  // namespace horocache::control

@@ -248,7 +248,7 @@ void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
   parts->on_stack_request = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
   // Noted before the program sees the error. The program may end at once, and then this rank must not be taken for the
   // cause.
-  parts->on_lost = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
+  parts->on_end = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
     if (why.code() == StatusCode::kPeerLost) arena->NoteJobLost(own, why.code(), why.message());
   };
   parts->on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
@@ -460,7 +460,7 @@ void Runtime::LeaveJob() {
     state.store(net::RankState::kLeft);
   }
   peer_monitor_.reset();
-  job_.peers.late.reset();
+  job_.peers.duplicates.reset();
   observer_->Stop();  // later failures belong to the shutdown
   const StatusCode end = engine_->Stop().code();
   timeline_->Stop();

@@ -49,17 +49,18 @@ void Simulation::Impl::HearOfLosses() {
     }
     const auto [index, dead] = losses_[i].second;
     losses_.erase(losses_.begin() + static_cast<std::ptrdiff_t>(i));
-    Lose(members_[static_cast<size_t>(index)], {StatusCode::kPeerLost, "rank " + std::to_string(dead) + " was killed"});
+    EndMember(members_[static_cast<size_t>(index)],
+              {StatusCode::kPeerLost, "rank " + std::to_string(dead) + " was killed"});
   }
 }
 
-void Simulation::Impl::Lose(Member& member, const Status& why) {
+void Simulation::Impl::EndMember(Member& member, const Status& why) {
   if (!applications_[static_cast<size_t>(member.rank)].alive || !member.lost.ok()) return;
   // Also for a closed member: it may have plans left, in which the dead rank will never take part.
   HistoryOf(member).lost = true;
   member.lost = why;
   member.stopped = true;
-  member.controller->Lose(why);
+  member.controller->EndWith(why);
   Drain(member);
   for (const control::Plan& plan : data_plane_.Drop(member.set, member.index)) {
     for (const control::PlanItem& item : plan.items) {

@@ -74,7 +74,7 @@ struct Simulation::Impl {
   void End(const Member& member, control::OpId op, const Status& status, bool rejected = false);
   void ApplyFaults();
   void Kill(const Fault& fault);
-  void Lose(Member& member, const Status& why);
+  void EndMember(Member& member, const Status& why);
   bool Finished() const;
   Status AtRest() const;
 

@@ -12,7 +12,7 @@ std::unique_ptr<Agreement> MakeLeadersAgreement(const AgreementConfig& config) {
                                                        .host_of = config.host_of,
                                                        .with_requests = false,
                                                        .merge = true,
-                                                       .share_words = true});
+                                                       .share_bitvectors = true});
 }
 
 }  // namespace horocache::control

@@ -127,8 +127,8 @@ bool RelayAgreement::HasNews(const Controller& controller, int64_t now_ns) const
 }
 
 void RelayAgreement::Contribute(Controller& controller, ControlChannel& channel, int64_t now_ns) {
-  controller.Freeze(&own_words_);
-  frozen_flags_ = GatherFlags(own_words_);
+  controller.Freeze(&own_bitvector_);
+  frozen_flags_ = GatherFlags(own_bitvector_);
   seen_changes_ = controller.changes();
   news_ = false;
   in_ = true;
@@ -137,8 +137,8 @@ void RelayAgreement::Contribute(Controller& controller, ControlChannel& channel,
     urgent_since_ns_ = now_ns;  // every rank has to answer every tick
   }
   if (!IsRoot() && Shares(channel, parent_)) {
-    channel.Publish(controller.round(), own_words_, {});
-    controller.CountSent(0, own_words_.size() * sizeof(uint64_t));
+    channel.Publish(controller.round(), own_bitvector_, {});
+    controller.CountSent(0, own_bitvector_.size() * sizeof(uint64_t));
     channel.Ring(parent_);
   }
   if (!options_.with_requests || frozen_flags_ == 0) return;
@@ -178,15 +178,15 @@ void RelayAgreement::AskTheSilent(Controller& controller, ControlChannel& channe
 }
 
 void RelayAgreement::AndSubtree() {
-  and_words_ = own_words_;
-  for (const Child& child : children_) AndInto(child.words, &and_words_);
+  and_ = own_bitvector_;
+  for (const Child& child : children_) AndInto(child.words, &and_);
 }
 
 void RelayAgreement::PassUp(Controller& controller, ControlChannel& channel) {
   AndSubtree();
   if (Shares(channel, parent_)) return;  // already published; a rank that shares its words has no children
   RelayFrame frame = NewFrame(controller, RelayFrame::Kind::kUp);
-  frame.words = and_words_;
+  frame.words = and_;
   requests_.Take(&frame.requests, &frame.lists);
   SendFrame(controller, channel, parent_, frame);
 }
@@ -198,11 +198,11 @@ bool RelayAgreement::NeedsLists(const RoundOutcome& outcome) const {
 
 Status RelayAgreement::Decide(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   AndSubtree();
-  outcome_ = controller.ApplyAnd(and_words_);
+  outcome_ = controller.ApplyAnd(and_);
   and_applied_ = true;
   if (outcome_.gather && !NeedsLists(outcome_)) return Answer(controller, channel, now_ns);
-  RelayFrame frame = NewFrame(controller, outcome_.gather ? RelayFrame::Kind::kWords : RelayFrame::Kind::kResult);
-  frame.words = and_words_;
+  RelayFrame frame = NewFrame(controller, outcome_.gather ? RelayFrame::Kind::kBitvector : RelayFrame::Kind::kResult);
+  frame.words = and_;
   std::string bytes;
   EncodeFrame(frame, &bytes);
   SendDown(controller, channel, bytes);
@@ -234,7 +234,7 @@ Status RelayAgreement::Answer(Controller& controller, ControlChannel& channel, i
   RelayFrame frame = NewFrame(controller, RelayFrame::Kind::kResult);
   HC_RETURN_IF_ERROR(controller.Coordinate(lists, outcome_, now_ns, &frame.responses, merged));
   frame.has_responses = true;
-  if (!listing_) frame.words = and_words_;
+  if (!listing_) frame.words = and_;
   std::string bytes;
   EncodeFrame(frame, &bytes);
   SendDown(controller, channel, bytes);
@@ -248,9 +248,9 @@ Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList
   // As long as nothing moves, a rank whose threads all wait owes, too: only all ranks together can find that they are
   // stuck.
   const auto owes = [&](const std::vector<uint64_t>& words) {
-    return LeavesSome(words, and_words_) || (!moved && Bitvector(words).all_wait());
+    return LeavesSome(words, and_) || (!moved && Bitvector(words).all_wait());
   };
-  owes_ = owes(own_words_);
+  owes_ = owes(own_bitvector_);
   for (Child& child : children_) {
     child.owes = owes(child.words);
     child.in = child.lists_in = child.asked = child.asked_urgently = false;

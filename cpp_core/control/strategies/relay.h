@@ -38,7 +38,7 @@ struct RelayOptions {
   bool with_requests = true;  // uncached requests travel with the bitvectors
   bool merge = true;          // inner nodes merge equal requests
   // Ranks on their parent's host publish their bitvectors instead of sending them, where the channel allows it.
-  bool share_words = false;
+  bool share_bitvectors = false;
 };
 
 class RelayAgreement final : public Agreement {
@@ -103,7 +103,7 @@ class RelayAgreement final : public Agreement {
   std::vector<Child> children_;
 
   // State of this round.
-  std::vector<uint64_t> own_words_, and_words_;
+  std::vector<uint64_t> own_bitvector_, and_;
   uint64_t frozen_flags_ = 0;
   bool in_ = false;       // this rank has contributed
   bool polled_ = false;   // this rank was asked because its subtree owes

@@ -15,13 +15,13 @@ namespace horocache::control {
 
 struct RelayFrame {
   enum class Kind : uint8_t {
-    kUp,        // to the parent: the AND of the subtree's bitvectors, and requests if they travel with them
-    kAlert,     // to the parent: some rank needs the coordinator in this round
-    kPoll,      // to a child: all ranks of the subtree must contribute to this round now
-    kAskOwing,  // to a child: contribute, because the subtree owes
-    kWords,     // to a child: the AND of all bitvectors; send requests now
-    kLists,     // to the parent: the subtree's requests, in answer to kWords
-    kResult,    // to a child: the result, which ends the round
+    kUp,         // to the parent: the AND of the subtree's bitvectors, and requests if they travel with them
+    kAlert,      // to the parent: some rank needs the coordinator in this round
+    kPoll,       // to a child: all ranks of the subtree must contribute to this round now
+    kAskOwing,   // to a child: contribute, because the subtree owes
+    kBitvector,  // to a child: the AND of all bitvectors; send requests now
+    kLists,      // to the parent: the subtree's requests, in answer to kBitvector
+    kResult,     // to a child: the result, which ends the round
   };
   static constexpr int kNumKinds = 7;
 

@@ -89,7 +89,7 @@ void FillIntegers(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
 
 }  // namespace
 
-void FillIdentity(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
+void FillNeutralElement(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
   switch (dtype) {
     case DType::kFloat16:
       return Fill(Half(op, 0x7c00, 0x3c00), out, count);

@@ -11,6 +11,6 @@ namespace horocache::data {
 
 // Stores `count` identity elements. For sums of floats it is minus zero: plus zero would turn a sum of minus zeros into
 // plus zero. The fold must be defined (CheckFold).
-void FillIdentity(DType dtype, wire::ReduceOp op, std::byte* out, int64_t count);
+void FillNeutralElement(DType dtype, wire::ReduceOp op, std::byte* out, int64_t count);
 
 }  // namespace horocache::data

@@ -246,7 +246,7 @@ void Peers::CloseInChild() {
   for (UniqueFd& fd : pidfds) fd.Close();
   for (UniqueFd& fd : links) fd.Close();
   if (arena != nullptr) arena->CloseFd();
-  if (late != nullptr) late->CloseInChild();
+  if (duplicates != nullptr) duplicates->CloseInChild();
 }
 
 StatusOr<Peers> Bootstrap(const BootstrapConfig& config) {

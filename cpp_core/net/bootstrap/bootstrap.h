@@ -37,7 +37,7 @@ struct Peers {
   // Stream sockets. Rank 0 has one per rank (-1 for itself), the other ranks have only links[0], to rank 0. The kernel
   // closes a rank's sockets when it ends.
   std::vector<UniqueFd> links;
-  std::shared_ptr<DuplicateRankWatch> late;  // on rank 0 if the ranks may belong to two jobs; else null
+  std::shared_ptr<DuplicateRankWatch> duplicates;  // on rank 0 if the ranks may belong to two jobs; else null
 
   // For the child of a fork: closes every descriptor and does nothing else. The arena's memory is not mapped in the
   // child: access to it is a segmentation fault, and destroying the Arena object is harmless.

@@ -439,7 +439,7 @@ Status Root::Reject() {
 Peers Root::Finish() {
   Peers peers;
   if (!is_certain_) {
-    peers.late =
+    peers.duplicates =
         std::make_shared<DuplicateRankWatch>(std::move(listener_), config_, Members(), NowNs() + config_.timeout_ns);
   }
   listener_.reset();

@@ -54,12 +54,15 @@ static_assert(sizeof(Notice) == 128);
 //
 // Threads: `stopping` and the waker on any; everything else on the monitor thread.
 struct PeerMonitor::Impl {
-  Impl(Peers* peers_in, int rank_in, std::function<void(int, const std::string&)> on_lost_in,
-       std::function<void(const std::string&)> on_late_in)
-      : peers(peers_in), rank(rank_in), on_lost(std::move(on_lost_in)), on_late(std::move(on_late_in)) {
+  Impl(Peers* peers_in, int local_rank_in, std::function<void(int, const std::string&)> on_lost_in,
+       std::function<void(const std::string&)> on_duplicate_in)
+      : peers(peers_in),
+        local_rank(local_rank_in),
+        on_lost(std::move(on_lost_in)),
+        on_duplicate(std::move(on_duplicate_in)) {
     const size_t size = peers->pids.size();
     done.resize(size, false);
-    done[static_cast<size_t>(rank)] = true;
+    done[static_cast<size_t>(local_rank)] = true;
     seen_alive.resize(size, false);
     later.resize(size);
     linked.resize(size, false);
@@ -70,7 +73,7 @@ struct PeerMonitor::Impl {
   }
 
   const UniqueFd* Link(size_t r) const {
-    if (rank != 0) return r == 0 && !peers->links.empty() ? &peers->links[0] : nullptr;
+    if (local_rank != 0) return r == 0 && !peers->links.empty() ? &peers->links[0] : nullptr;
     return r < peers->links.size() ? &peers->links[r] : nullptr;
   }
 
@@ -80,7 +83,7 @@ struct PeerMonitor::Impl {
   void NoteLostDescriptors();
   bool Lives(size_t r);
   int64_t SleepNs() const;
-  void OnLate(bool somebody);
+  void OnDuplicate(bool somebody);
   void OnPidfd(size_t r);
   void OnLink(size_t r);
   void OnNotice(const Notice& notice);
@@ -92,9 +95,9 @@ struct PeerMonitor::Impl {
   void NotifyOthers(size_t r, const std::string& how);
 
   Peers* const peers;
-  const int rank;
+  const int local_rank;
   const std::function<void(int, const std::string&)> on_lost;
-  const std::function<void(const std::string&)> on_late;
+  const std::function<void(const std::string&)> on_duplicate;
   std::atomic<bool> stopping{false};
   Waker waker;
   std::vector<bool> done;        // by rank: gone, left, or this rank
@@ -114,7 +117,7 @@ struct PeerMonitor::Impl {
 };
 
 void PeerMonitor::Impl::Run() {
-  peers->arena->monitor_thread(rank).store(ThisThread());
+  peers->arena->monitor_thread(local_rank).store(ThisThread());
   while (!stopping.load(std::memory_order_acquire)) {
     try {
       Look();
@@ -131,14 +134,14 @@ void PeerMonitor::Impl::Look() {
     polled.push_back({has_pidfd[r] && !done[r] && !ended[r] ? peers->pidfds[r].get() : -1, POLLIN, 0});
     polled.push_back({linked[r] ? Link(r)->get() : -1, POLLIN, 0});
   }
-  polled.push_back({peers->late != nullptr ? peers->late->fd() : -1, POLLIN, 0});
+  polled.push_back({peers->duplicates != nullptr ? peers->duplicates->fd() : -1, POLLIN, 0});
   waker.Sleep(&polled, SleepNs());
   if (!stopping.load(std::memory_order_acquire)) TakeNews();
 }
 
 void PeerMonitor::Impl::TakeNews() {
   NoteLostDescriptors();
-  if (peers->late != nullptr) OnLate(polled[2 * done.size()].revents != 0);
+  if (peers->duplicates != nullptr) OnDuplicate(polled[2 * done.size()].revents != 0);
   for (size_t r = 0; r < done.size(); ++r) {
     if (polled[2 * r].revents != 0 && has_pidfd[r] && !done[r]) OnPidfd(r);
     if (polled[2 * r + 1].revents != 0 && linked[r]) OnLink(r);
@@ -150,7 +153,7 @@ void PeerMonitor::Impl::TakeNews() {
 // See Note [Checking descriptors before use] in base/unique_fd.h.
 void PeerMonitor::Impl::NoteLostDescriptors() {
   if (!waker.intact()) looks = true;
-  if (peers->late != nullptr && !peers->late->intact()) peers->late.reset();
+  if (peers->duplicates != nullptr && !peers->duplicates->intact()) peers->duplicates.reset();
   for (size_t r = 0; r < done.size(); ++r) {
     if (!done[r]) Lives(r);
     if (has_pidfd[r] && !peers->pidfds[r].intact()) {
@@ -177,17 +180,17 @@ bool PeerMonitor::Impl::Lives(size_t r) {
 
 int64_t PeerMonitor::Impl::SleepNs() const {
   int64_t until = looks ? NowNs() + kLookNs : kNever;
-  if (peers->late != nullptr) until = std::min(until, peers->late->until_ns());
+  if (peers->duplicates != nullptr) until = std::min(until, peers->duplicates->until_ns());
   for (size_t r = 0; r < done.size(); ++r) {
     if (!done[r] && later[r]) until = std::min(until, later[r]->at_ns);
   }
   return until == kNever ? kNever : until - NowNs();
 }
 
-void PeerMonitor::Impl::OnLate(bool somebody) {
-  const std::string what = somebody ? peers->late->Look() : "";
-  if (!what.empty()) on_late(what);
-  if (NowNs() >= peers->late->until_ns()) peers->late.reset();
+void PeerMonitor::Impl::OnDuplicate(bool somebody) {
+  const std::string what = somebody ? peers->duplicates->Look() : "";
+  if (!what.empty()) on_duplicate(what);
+  if (NowNs() >= peers->duplicates->until_ns()) peers->duplicates.reset();
 }
 
 void PeerMonitor::Impl::OnPidfd(size_t r) {
@@ -211,7 +214,7 @@ void PeerMonitor::Impl::OnLink(size_t r) {
     OnClosed(r);
     return;
   }
-  if (rank == 0) return;  // workers send nothing, so unexpected bytes are dropped
+  if (local_rank == 0) return;  // workers send nothing, so unexpected bytes are dropped
   received[r].append(buffer.data(), static_cast<size_t>(got));
   while (received[r].size() >= sizeof(Notice)) {
     Notice notice;
@@ -276,7 +279,7 @@ void PeerMonitor::Impl::LookAtThreads() {
 
 void PeerMonitor::Impl::Gone(size_t r, const std::string& how) {
   on_lost(static_cast<int>(r), how);
-  if (rank == 0) NotifyOthers(r, how);
+  if (local_rank == 0) NotifyOthers(r, how);
   done[r] = true;  // last: if memory runs out above, the next look does it again
 }
 
@@ -290,9 +293,10 @@ void PeerMonitor::Impl::NotifyOthers(size_t r, const std::string& how) {
   }
 }
 
-PeerMonitor::PeerMonitor(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost,
-                         std::function<void(const std::string& what)> on_late)
-    : impl_(std::make_unique<Impl>(peers, rank, std::move(on_lost), std::move(on_late))) {
+PeerMonitor::PeerMonitor(Peers* peers, int local_rank,
+                         std::function<void(int local_rank, const std::string& how)> on_lost,
+                         std::function<void(const std::string& what)> on_duplicate)
+    : impl_(std::make_unique<Impl>(peers, local_rank, std::move(on_lost), std::move(on_duplicate))) {
   impl_->thread = NamedThread("hc-monitor", [impl = impl_.get()] { impl->Run(); });
 }
 

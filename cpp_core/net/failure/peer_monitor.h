@@ -11,7 +11,7 @@
 namespace horocache::net {
 
 struct EndedRank {
-  int rank;
+  int rank;         // on this host
   std::string how;  // as for PeerMonitor's on_lost
 };
 
@@ -20,12 +20,13 @@ std::optional<EndedRank> FindEnded(const Peers& peers);
 
 class PeerMonitor {
  public:
-  // `peers` outlives this object. `on_lost(rank, how)` runs on the monitor thread, once per rank, within milliseconds
-  // of the rank's end. `how` says what was seen ("exited without shutdown()", "was killed by signal 9", with the exit
-  // code if the kernel shows it). Not called for ranks that have left (HasLeft).
-  // `on_late(what)` runs on the same thread, when another process claims a rank of the job; see DuplicateRankWatch.
-  PeerMonitor(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost,
-              std::function<void(const std::string& what)> on_late = nullptr);
+  // `peers` outlives this object. `on_lost(local_rank, how)` runs on the monitor thread, once per rank of the host,
+  // within milliseconds of the rank's end. `how` says what was seen ("exited without shutdown()", "was killed by signal
+  // 9", with the exit code if the kernel shows it). Not called for ranks that have left (HasLeft).
+  // `on_duplicate(what)` runs on the same thread, when another process claims a rank of the job; see
+  // DuplicateRankWatch.
+  PeerMonitor(Peers* peers, int local_rank, std::function<void(int local_rank, const std::string& how)> on_lost,
+              std::function<void(const std::string& what)> on_duplicate = nullptr);
   ~PeerMonitor();  // stops and joins the thread
 
   // For the child of a fork, where the thread does not exist: closes the descriptors. The caller then leaks the object.

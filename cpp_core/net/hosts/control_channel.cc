@@ -40,7 +40,8 @@ class HostsChannel final : public RuntimeChannel {
   int rank() const override { return config_.rank; }
   int size() const override { return static_cast<int>(config_.host_of.size()); }
 
-  // No rank sees the words of all ranks, so the AND over them is not available.
+  // No rank sees the bitvectors of all ranks; RelayAgreement::AndSubtree (control/strategies/relay.cc) computes the
+  // AND.
   void SetHint(std::span<const uint64_t>) override {}
   void AndHints(std::vector<uint64_t>* out) override { out->assign(1, ~uint64_t{0}); }
   bool AndSnapshots(uint64_t, std::vector<uint64_t>*) override { return false; }

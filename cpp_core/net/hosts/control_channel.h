@@ -1,7 +1,7 @@
 // The control channel of a process set with ranks on several hosts: shared memory inside a host, and a link between the
 // hosts' leaders. A leader is the lowest rank of its host.
 //
-// Control words stay on their host, so only agreements that send frames between hosts (leaders, coordinator, tree) run
+// Bitvectors stay on their host, so only agreements that send frames between hosts (leaders, coordinator, tree) run
 // over this channel. A frame to another host goes to the leader of the sender's host, over the link to the other
 // leader, and from there to its rank.
 //

@@ -1,4 +1,4 @@
-// The shared memory of one job on one host: doorbells, control words, frame rings, message slots and data areas of
+// The shared memory of one job on one host: doorbells, bitvectors, frame rings, message slots and data areas of
 // every local rank.
 //
 // Rank 0 of the host creates a memfd and passes it over the start-up socket, so the kernel frees the memory when all
@@ -127,7 +127,7 @@ class Arena {
   // The thread id of the rank's peer monitor, which runs as long as the rank does; 0: not started.
   std::atomic<int32_t>& monitor_thread(int rank);
 
-  // The control words of one hint or snapshot of one rank, followed by the snapshot's payload.
+  // The bitvector of one hint or snapshot of one rank, followed by the snapshot's payload.
   struct Words {
     // Stored last. Of a snapshot: its round plus one; of a hint: a version number. 0: never written.
     std::atomic<uint64_t>* round = nullptr;

@@ -113,7 +113,7 @@ int ShmChannel::Departed() {
   return -1;
 }
 
-// ---- words ----
+// ---- bitvectors ----
 
 void ShmChannel::Store(const Arena::Words& area, std::span<const uint64_t> words, std::span<const uint64_t> payload) {
   std::atomic<uint64_t>* to = area.words;

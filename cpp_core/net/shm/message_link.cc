@@ -11,7 +11,7 @@ namespace horocache::net {
 namespace {
 
 constexpr size_t kSlots = MessageSlots::kCount;
-constexpr size_t kInlineBytes = sizeof(MessageSlots::bytes);
+constexpr size_t kBesideBytes = sizeof(MessageSlots::bytes);
 constexpr uint32_t kNoChunk = 0xfff;
 // Frames per call of Receive. Bounds a call to about 100 us, even while senders keep sending.
 constexpr int kFramesPerReceive = 8;
@@ -126,7 +126,7 @@ void ShmLink::FreeAll() {
 bool ShmLink::Place(int to, std::span<const std::byte> head, std::span<const std::byte> body) {
   Out& out = outs_[static_cast<size_t>(to)];
   const size_t bytes = head.size() + body.size();
-  const bool beside = bytes <= kInlineBytes && !out.beside;
+  const bool beside = bytes <= kBesideBytes && !out.beside;
   if (out.lost || out.sent - out.freed == kSlots) return false;
   if (!beside && out.chunks >= free_.size()) return false;
   std::byte* at = out.path.slots->bytes.data();
@@ -188,7 +188,7 @@ bool ShmLink::Find(int from, std::span<const std::byte>* frame) {
   }
   const bool beside = word.chunk == kNoChunk;
   const auto chunks = static_cast<uint32_t>(arena_->layout().message_chunks);
-  if (word.bytes > (beside ? kInlineBytes : chunk_bytes_) || (!beside && word.chunk >= chunks)) {
+  if (word.bytes > (beside ? kBesideBytes : chunk_bytes_) || (!beside && word.chunk >= chunks)) {
     Break(from, "a slot names " + std::to_string(word.bytes) + " bytes in chunk " + std::to_string(word.chunk));
     return false;
   }

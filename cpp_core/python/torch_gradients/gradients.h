@@ -4,9 +4,10 @@
 // Each parameter has a slot, which is the parameter's autograd hook: autograd calls it when a backward pass has added
 // to the gradient. The slot moves the gradient into its bucket view in shared memory if it has one, and counts down the
 // backward passes of the step. After the last pass the gradient is complete, and the slot counts down its bucket. The
-// last gradient of a group calls queue->complete(bucket), which is GradientReducer.submit in Python. A gradient without
-// a group goes into the queue. When the queue has `limit` bytes, or the backward pass ends, queue->submit() is called,
-// which is GradientReducer._submit_queued. So Python runs once for each group, or for each MiB.
+// last gradient of a group calls queue->complete(bucket), which is GradientReducer.submit in Python. A gradient
+// without a group goes into the queue, unless it is compressed: then queue->complete(bucket) is called. When the queue
+// has `limit` bytes, or the backward pass ends, queue->submit() is called, which is GradientReducer._submit_queued. So
+// Python runs once for each group, or for each MiB.
 //
 // Complete gradients of a group are moved into their bucket views in batches: at 256 KiB, or when the group is
 // complete. The calls to torch for each gradient then find warm caches, unlike calls between two operations of a

@@ -107,7 +107,7 @@ bool PointToPoint::ReceiveAll() {
   return false;
 }
 
-void PointToPoint::Lose(const Status& why, int64_t now_ns) {
+void PointToPoint::EndWith(const Status& why, int64_t now_ns) {
   if (!failed_.ok()) return;
   now_ns_ = now_ns;
   if (broken_.ok()) ReceiveAll();

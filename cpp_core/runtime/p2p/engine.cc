@@ -84,7 +84,7 @@ bool PointToPoint::Step(int64_t now_ns) {
   if (!failed_.ok()) return false;
   const bool received = Receive();  // first, because an arrival may be answered at once
   if (broken_.ok()) return SendOut() || received;
-  Lose(broken_, now_ns);
+  EndWith(broken_, now_ns);
   return true;
 }
 

@@ -93,7 +93,7 @@ class PointToPoint {
   bool HasLeft() const;
   // Ends the engine because the job cannot continue or this rank has stopped. Messages that have arrived are still
   // delivered. Every other pending operation and every later one fails with `why`. Only the first call counts.
-  void Lose(const Status& why, int64_t now_ns);
+  void EndWith(const Status& why, int64_t now_ns);
 
   // Ends a removed process set: its unmatched messages fail with kShutDown, and its unclaimed arrivals are dropped.
   void EndSet(uint32_t process_set, const std::string& why, int64_t now_ns);

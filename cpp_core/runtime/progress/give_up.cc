@@ -83,8 +83,8 @@ void ProgressEngine::CheckGivenUpElsewhere(int64_t now_ns) {
   const bool finds_out = why.code() != StatusCode::kOutOfMemory && why.code() != StatusCode::kInternal;
   if (finds_out && now_ns - given_up_elsewhere_ns_ < kFindOutNs) return;
   if (!finds_out) why = {StatusCode::kAborted, why.message()};
-  for (const auto& set : sets_) set->Lose(why);
-  messages_->Lose(why, now_ns);
+  for (const auto& set : sets_) set->EndWith(why);
+  messages_->EndWith(why, now_ns);
   doorbell_.Ring();
 }
 

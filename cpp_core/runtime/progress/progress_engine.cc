@@ -35,7 +35,7 @@ ProgressEngine::ProgressEngine(const ProgressConfig& config, Parts parts, Operat
                parts.timeline,
                std::move(parts.on_stack_request),
                std::move(parts.on_operation_abandoned),
-               std::move(parts.on_lost)},
+               std::move(parts.on_end)},
       messages_(std::move(parts.messages)),
       host_monitor_(parts.host_monitor),
       on_lost_elsewhere_(std::move(parts.on_lost_elsewhere)),
@@ -230,9 +230,9 @@ void ProgressEngine::TakeOrders() {
 
 void ProgressEngine::LoseRank(int rank, const Status& why, int64_t now_ns) {
   for (const auto& set : sets_) {
-    if (rank == kEverySet || set->Has(rank)) set->Lose(why);
+    if (rank == kEverySet || set->Has(rank)) set->EndWith(why);
   }
-  messages_->Lose(why, now_ns);
+  messages_->EndWith(why, now_ns);
 }
 
 void ProgressEngine::StepHostMonitor(int64_t now_ns) {
@@ -327,7 +327,7 @@ void ProgressEngine::SpreadAbort() {
   const Status& end = End();
   if (end.code() != StatusCode::kAborted) return;
   for (size_t i = 1; i < sets_.size(); ++i) {
-    if (!sets_[i]->Ended()) sets_[i]->Lose(end);
+    if (!sets_[i]->Ended()) sets_[i]->EndWith(end);
   }
 }
 
@@ -335,7 +335,7 @@ bool ProgressEngine::StepMessages(int64_t now_ns) {
   // A rank that shuts down sends its peers farewells. Any other end of the global set ends the whole job, messages
   // included.
   const Status& end = End();
-  if (!end.ok() && end.code() != StatusCode::kShutDown) messages_->Lose(end, now_ns);
+  if (!end.ok() && end.code() != StatusCode::kShutDown) messages_->EndWith(end, now_ns);
   return messages_->Step(now_ns);
 }
 

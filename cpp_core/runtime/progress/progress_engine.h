@@ -84,7 +84,7 @@ class ProgressEngine {
     std::function<void(int64_t now_ns)> on_computes;  // called when the program has computed lately; may be null
     std::function<void(uint32_t process_set)> on_stack_request;  // see SetContext
     std::function<void()> on_operation_abandoned;
-    std::function<void(const Status& why)> on_lost;
+    std::function<void(const Status& why)> on_end;
     net::HostMonitor* host_monitor = nullptr;  // null on one host; outlives the engine
     // Called by the driving thread when a rank of another host is lost.
     std::function<void(const std::string& what)> on_lost_elsewhere;

@@ -28,7 +28,7 @@ SetEngine::SetEngine(SetParts parts, const SetContext& context)
       timeline_(context.timeline),
       on_stack_request_(context.on_stack_request),
       on_operation_abandoned_(context.on_operation_abandoned),
-      on_lost_(context.on_lost),
+      on_end_(context.on_end),
       inline_lane_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
                    context.metrics, context.faults, context.timeline) {
   late_.reserve(2 * config_.ranks.size());
@@ -57,29 +57,29 @@ void SetEngine::Submit(Operation* operation, int64_t now_ns) {
 
 void SetEngine::Leave(int64_t now_ns) {
   if (left_ns_ == 0) left_ns_ = now_ns;
-  if (lost_.ok()) controller_->Leave();
+  if (end_reason_.ok()) controller_->Leave();
 }
 
-void SetEngine::Lose(const Status& why) {
-  if (!lost_.ok()) return;
+void SetEngine::EndWith(const Status& why) {
+  if (!end_reason_.ok()) return;
   // Operations for which the lost rank has done its part have all their data in memory, and can still succeed.
   for (Lane& lane : lanes_) {
     while (lane.Step()) {
     }
   }
-  lost_ = why;
-  if (on_lost_) on_lost_(why);
+  end_reason_ = why;
+  if (on_end_) on_end_(why);
   if (why.code() == StatusCode::kShutDown) {
     channel_->SayGoodbye(aborts_ || end().code() == StatusCode::kAborted);
   } else {
     channel_->NotifyLost(why);
   }
-  controller_->Lose(why);
+  controller_->EndWith(why);
   FailLanes();
 }
 
 void SetEngine::GiveUp(const Status& why) {
-  if (std::exchange(lost_, why).ok()) channel_->NotifyLost({StatusCode::kAborted, why.message()});
+  if (std::exchange(end_reason_, why).ok()) channel_->NotifyLost({StatusCode::kAborted, why.message()});
 }
 
 // ---- driving
@@ -88,10 +88,10 @@ SetEngine::Progress SetEngine::Step(int64_t now_ns, bool stuck) {
   Progress progress;
   controller_->SetWaiting(waiting_, stuck);
   progress.moved = channel_->Progress();
-  if (!channel_->broken().ok()) Lose(channel_->broken());
-  if (lost_.ok()) {
+  if (!channel_->broken().ok()) EndWith(channel_->broken());
+  if (end_reason_.ok()) {
     const StatusOr<bool> stepped = agreement_->Step(*controller_, *channel_, now_ns);
-    if (!stepped.ok()) Lose(stepped.status());
+    if (!stepped.ok()) EndWith(stepped.status());
     progress.moved |= !stepped.ok() || stepped.value();
   }
   if (timeline_->marks_rounds()) MarkRound(now_ns);
@@ -117,7 +117,7 @@ bool SetEngine::HandOut() {
     const size_t backend = plan_.choice.backend;
     lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
   }
-  if (!lost_.ok()) FailLanes();  // plans agreed on before the loss cannot run any more
+  if (!end_reason_.ok()) FailLanes();  // plans agreed on before the end cannot run any more
   // Logged before the failures are delivered: after that, the program logs them, too, and lines could be interleaved.
   std::string report;
   while (controller_->NextReport(&report)) logger_->Warning(report);
@@ -160,7 +160,7 @@ void SetEngine::FailLanes() {
     const std::string where =
         running == nullptr ? ""
                            : " " + control::Describe(running->request.signature) + " was running on " + OwnRank() + ".";
-    lane.Fail({lost_.code(), lost_.message() + where});
+    lane.Fail({end_reason_.code(), end_reason_.message() + where});
   }
 }
 
@@ -170,7 +170,7 @@ void SetEngine::EndAborted(int64_t now_ns) {
   const auto stuck = [now_ns](const Lane& lane) {
     return !lane.idle() && now_ns - lane.StillSinceNs() > kAbortGraceNs;
   };
-  if (end().code() == StatusCode::kAborted && std::ranges::any_of(lanes_, stuck)) Lose(end());
+  if (end().code() == StatusCode::kAborted && std::ranges::any_of(lanes_, stuck)) EndWith(end());
 }
 
 void SetEngine::CheckOverdue(int64_t now_ns) {
@@ -189,28 +189,28 @@ void SetEngine::CheckOverdue(int64_t now_ns) {
                 (late.empty() ? "other ranks" : names_.Text(late)) +
                 ", which did not answer (stopped, or without processor time?)." + lane.Details(),
             waited_ns, now_ns);
-    if (!lost_.ok()) return;
+    if (!end_reason_.ok()) return;
   }
 }
 
 void SetEngine::Overdue(const std::string& text, int64_t waited_ns, int64_t now_ns) {
   if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
-    Lose({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
+    EndWith({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
   } else if (now_ns - warned_ns_ >= config_.stall_warn_ns) {
     warned_ns_ = now_ns;
     logger_->Warning(text);
   }
 }
 
-// Loses the set if a member has left it alone. Members that leave together close their rounds first, which ends this
+// Ends the set if a member has left it alone. Members that leave together close their rounds first, which ends this
 // check. A rank's last messages arrive before its departure is visible, so the departure counts when it is seen for the
 // second time, after another step.
 void SetEngine::CheckDeparted() {
-  if (config_.process_set == 0 || left_ns_ > 0 || !lost_.ok() || controller_->closed()) return;
+  if (config_.process_set == 0 || left_ns_ > 0 || !end_reason_.ok() || controller_->closed()) return;
   const int rank = channel_->Departed();
   if (rank < 0 || !std::exchange(saw_departed_, true)) return;
-  Lose({StatusCode::kShutDown,
-        names_.Text(rank) + " has left process set " + std::to_string(config_.process_set) + "."});
+  EndWith({StatusCode::kShutDown,
+           names_.Text(rank) + " has left process set " + std::to_string(config_.process_set) + "."});
 }
 
 void SetEngine::CheckLeaving(int64_t now_ns) {
@@ -242,7 +242,7 @@ bool SetEngine::broken() const {
   return std::ranges::any_of(backends_, [](const auto& backend) { return !backend->broken().ok(); });
 }
 
-int64_t SetEngine::NextWakeNs() const { return lost_.ok() ? agreement_->NextWakeNs() : kNever; }
+int64_t SetEngine::NextWakeNs() const { return end_reason_.ok() ? agreement_->NextWakeNs() : kNever; }
 
 void SetEngine::Blame(std::vector<int>* blamed) {
   const auto add = [&](int rank) {

@@ -63,7 +63,7 @@ struct SetContext {
   // Called when a running operation was abandoned: other ranks may still write to its results.
   std::function<void()> on_operation_abandoned;
   // Called by the driving thread when the set is lost, before any waiter of its operations is notified.
-  std::function<void(const Status& why)> on_lost;
+  std::function<void(const Status& why)> on_end;
 };
 
 class SetEngine {
@@ -90,7 +90,7 @@ class SetEngine {
   void SendNote(const std::string& text) { controller_->SendNote(OwnRank() + " " + text); }
   // Ends the set: everything pending fails with `why`. Operations that were agreed on and have the data of all ranks
   // still succeed. Only the first reason counts.
-  void Lose(const Status& why);
+  void EndWith(const Status& why);
 
   // ---- driving
   struct Progress {
@@ -104,7 +104,7 @@ class SetEngine {
   bool HandOut();
   // Returns the error after which this rank cannot continue, and clears it; ok if there is none.
   Status TakeFault();
-  // Warns about operations that make no progress and about ranks that do not leave when all should. Loses the set after
+  // Warns about operations that make no progress and about ranks that do not leave when all should. Ends the set after
   // the time limit, or at once if a member has left the set alone.
   void CheckOverdue(int64_t now_ns);
 
@@ -113,7 +113,7 @@ class SetEngine {
   bool HasPending() const { return controller_->HasPending(); }
   bool alone() const { return config_.ranks.size() == 1; }
   bool HasUnflushed() const { return controller_->HasUnflushed(); }
-  bool Ended() const { return (controller_->closed() || !lost_.ok()) && !LanesBusy(); }
+  bool Ended() const { return (controller_->closed() || !end_reason_.ok()) && !LanesBusy(); }
   int64_t NextWakeNs() const;
   // must_poll: true if news may arrive without a ring of the doorbell. lanes_must_poll: true if a running operation
   // makes progress only when it is stepped.
@@ -125,7 +125,7 @@ class SetEngine {
   const Status& end() const { return controller_->end(); }
   std::string OwnRank() const { return names_.Text(config_.rank); }
   // Returns why the set was lost; ok if it was not.
-  const Status& lost() const { return lost_; }
+  const Status& end_reason() const { return end_reason_; }
   // True if a library may still use memory of the set's backends.
   bool broken() const;
   const control::ControllerCounters& counters() const { return controller_->counters(); }
@@ -138,7 +138,7 @@ class SetEngine {
   void FailLanes();
   void CheckDeparted();
   void CheckLeaving(int64_t now_ns);
-  // Warns about an overdue event, at most once per stall_warn_ns, and loses the set after the limit.
+  // Warns about an overdue event, at most once per stall_warn_ns, and ends the set after the limit.
   void Overdue(const std::string& text, int64_t waited_ns, int64_t now_ns);
   void MarkRound(int64_t now_ns);
   void EndAborted(int64_t now_ns);
@@ -154,15 +154,15 @@ class SetEngine {
   observe::Timeline* const timeline_;
   const std::function<void(uint32_t)> on_stack_request_;
   const std::function<void()> on_operation_abandoned_;
-  const std::function<void(const Status&)> on_lost_;
+  const std::function<void(const Status&)> on_end_;
 
   std::vector<Lane> lanes_;
   InlineLane inline_lane_;
   control::Plan plan_;
   bool waiting_ = false;
   bool aborts_ = false;
-  Status lost_;   // why the set cannot continue; ok while it can
-  Status fault_;  // of a lane or an inline allreduce; cleared by TakeFault
+  Status end_reason_;  // why the set cannot continue; ok while it can
+  Status fault_;       // of a lane or an inline allreduce; cleared by TakeFault
   int64_t warned_ns_ = 0;
   int64_t left_ns_ = 0;         // since when this rank has been leaving; 0: it is not leaving
   bool saw_departed_ = false;   // true if the channel has reported a departed rank once

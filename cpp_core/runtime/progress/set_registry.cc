@@ -114,7 +114,7 @@ void ProgressEngine::TakeSetOrders() {
     if (order.kind == SetOrder::Kind::kAdd) {
       AddSet(std::move(*order.parts));
       // The set needs all ranks of the job, so it ends with the job. Add returns the reason.
-      if (const Status& end = End(); !end.ok()) sets_.back()->Lose(end);
+      if (const Status& end = End(); !end.ok()) sets_.back()->EndWith(end);
     } else if (set != nullptr && order.kind == SetOrder::Kind::kLeave) {
       set->Leave(NowNs());
       leaving_.push_back(order.number);
@@ -131,15 +131,15 @@ void ProgressEngine::EraseLeft() {
     const auto ended = [this](uint32_t number) HC_NO_THREAD_SAFETY_ANALYSIS { return SetOf(number)->Ended(); };
     const auto found = std::ranges::find_if(leaving_, ended);
     if (found == leaving_.end()) return;
-    const Status& lost = SetOf(*found)->lost();
-    Erase(*found, lost.code() == StatusCode::kShutDown ? Status::Ok() : lost);
+    const Status& reason = SetOf(*found)->end_reason();
+    Erase(*found, reason.code() == StatusCode::kShutDown ? Status::Ok() : reason);
   }
 }
 
 void ProgressEngine::Erase(uint32_t number, const Status& outcome) {
   SetEngine* const set = std::exchange(by_number_[number], nullptr);
   const std::string subject = "process set " + std::to_string(number);
-  set->Lose({StatusCode::kShutDown, outcome.ok() ? subject + " was removed." : outcome.message()});
+  set->EndWith({StatusCode::kShutDown, outcome.ok() ? subject + " was removed." : outcome.message()});
   set->HandOut();
   messages_->EndSet(number, subject + " was removed", NowNs());
   table_->ForgetSet(number);

@@ -101,7 +101,7 @@ TEST(Lose, FailsPendingAndLaterOperationsOnThisRank) {
   job.RunFor(5 * kMs);
   const OpId hit = job.Submit(0, Tensor("cached"));
   const OpId miss = job.Submit(0, Tensor("x"));
-  job[0].Lose({StatusCode::kPeerLost, "rank 1 (host a, pid 7) died by SIGKILL."});
+  job[0].EndWith({StatusCode::kPeerLost, "rank 1 (host a, pid 7) died by SIGKILL."});
   job.Touch(0);
   job.Settle();
   EXPECT_EQ(job.Of(0, hit).status.code(), StatusCode::kPeerLost);
@@ -111,7 +111,7 @@ TEST(Lose, FailsPendingAndLaterOperationsOnThisRank) {
   EXPECT_TRUE(job[0].closed());
   EXPECT_FALSE(job[0].HasPending());
   EXPECT_EQ(job.Of(0, job.Submit(0, Tensor("y"))).status.code(), StatusCode::kPeerLost);
-  job[0].Lose({StatusCode::kPeerLost, "again"});  // the first reason stays
+  job[0].EndWith({StatusCode::kPeerLost, "again"});  // the first reason stays
   EXPECT_NE(job.Of(0, job.Submit(0, Tensor("y"))).status.message().find("SIGKILL"), std::string::npos);
 }
 
@@ -125,7 +125,7 @@ TEST(Lose, InTheMiddleOfARoundEndsEveryOpOnce) {
     job.WaitAll();
     for (int i = 0; i < steps; ++i) job.StepRank(i % 3);
     for (int rank = 0; rank < 3; ++rank) {
-      job[rank].Lose({StatusCode::kPeerLost, "gone"});
+      job[rank].EndWith({StatusCode::kPeerLost, "gone"});
       job.Touch(rank);
     }
     job.Settle();

@@ -244,7 +244,7 @@ class TestJob {
         const StatusOr<bool> moved = agreements[r]->Step(*controllers[r], *channels[r], now);
         if (!moved.ok()) {
           lost[r] = moved.status();
-          controllers[r]->Lose(moved.status());
+          controllers[r]->EndWith(moved.status());
           break;
         }
         TakeOutput(rank);

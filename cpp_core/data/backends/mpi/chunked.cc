@@ -131,7 +131,7 @@ bool MpiPieces::MustPack(const Slot& slot) const {
 
 bool MpiPieces::Pack(Slot* slot, int64_t* budget) {
   if (!gives_ && reduces_) {
-    FillIdentity(collective_.dtype, collective_.reduce_op, slot->buffer, slot->count);
+    FillNeutralElement(collective_.dtype, collective_.reduce_op, slot->buffer, slot->count);
     *budget -= slot->count * element_bytes_;
   }
   if (!MustPack(*slot)) return Start(slot);

@@ -3,8 +3,8 @@
 //
 // One-shot: every rank packs its whole tile into its slot. Every rank that gets the result then folds the tile by
 // itself, from its own input and the others' slots, in rank order.
-// Example: for 1,000 elements, each rank packs 4,000 bytes and reads 16,000 bytes. Up to kInlineBytes (8 elements), the
-// data travels in the cache line of the tile's header.
+// Example: for 1,000 elements, each rank packs 4,000 bytes and reads 16,000 bytes. Up to kHeaderDataBytes (8 elements),
+// the data travels in the cache line of the tile's header.
 //
 // Two-shot: a tile is cut into one slice per rank, in whole cache lines. A rank packs the slices of the other ranks. It
 // folds its own slice straight from its private input and the others' slots, and writes the result both to its private
@@ -60,7 +60,7 @@ class ShmAllreduce : public ShmTask {
     if (collective_.algorithm == kAuto) collective_.algorithm = bytes <= queue->oneshot_max_bytes ? kOneshot : kDirect;
     oneshot_ = collective_.algorithm == kOneshot;
     if (collective_.algorithm != kDirect) way_ = Way::kStaged;
-    inline_ = oneshot_ && bytes <= ShmPort::kInlineBytes;
+    inline_ = oneshot_ && bytes <= ShmPort::kHeaderDataBytes;
     tile_elements_ = port_.tile_bytes() / element_bytes_;
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total_ + tile_elements_ - 1) / tile_elements_));
     wants_ = !joined(rank()) && (collective_.op == wire::Op::kAllreduce || collective_.root == rank());

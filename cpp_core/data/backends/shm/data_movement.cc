@@ -103,7 +103,7 @@ ShmDataMovement::ShmDataMovement(ShmQueue* queue, Collective collective) : ShmTa
     for (const Segment& segment : collective_.segments) total += segment.count;
     header_count_ = total;
     large_ = Large(total * element_bytes_);
-    inline_ = total * element_bytes_ <= ShmPort::kInlineBytes;
+    inline_ = total * element_bytes_ <= ShmPort::kHeaderDataBytes;
     output_cursor_ = local_output_cursor_ = SegmentCursor(&collective_.segments, width);
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total + capacity_ - 1) / capacity_));
     if (is_root()) {

@@ -35,7 +35,7 @@ ShmPort::ShmPort(const SharedArea& area, int64_t tile_bytes)
   const int64_t unit = MinimumTile(size_);
   const int64_t room = (static_cast<int64_t>(area.data_bytes) - FixedBytes(size_)) / kDepth;
   tile_bytes_ = std::clamp(RoundUp(tile_bytes, unit), unit, std::max(unit, room / unit * unit));
-  exchange_offset_ = 8 * size_ <= kInlineBytes ? offsetof(SlotWords, inline_bytes) : sizeof(SlotWords);
+  exchange_offset_ = 8 * size_ <= kHeaderDataBytes ? offsetof(SlotWords, header_data) : sizeof(SlotWords);
   expectations_offset_ = sizeof(SlotWords) + 8 * static_cast<size_t>(size_);
   payload_offset_ = sizeof(SlotWords) + static_cast<size_t>(RowsBytes(size_));
   slot_bytes_ = payload_offset_ + static_cast<size_t>(tile_bytes_);

@@ -49,7 +49,7 @@ struct RegionRun {
 class ShmPort {
  public:
   static constexpr int kDepth = 4;
-  static constexpr int64_t kInlineBytes = 32;
+  static constexpr int64_t kHeaderDataBytes = 32;
 
   // kInvalidArgument, naming the knob, if the area is too small for its ranks.
   static Status Check(const SharedArea& area);
@@ -98,15 +98,15 @@ class ShmPort {
   // Size in bytes of the result that a rank could not allocate; 0 if it has the memory. PublishReduced publishes it, in
   // operations that do not use `reduced` for a result.
   int64_t& unallocated(int rank, uint64_t tile) { return Slot(rank, tile)->unallocated; }
-  // kInlineBytes in the cache line of the header, which arrive together with it.
-  std::byte* inline_payload(int rank, uint64_t tile) { return Slot(rank, tile)->inline_bytes; }
+  // kHeaderDataBytes in the cache line of the header, which arrive together with it.
+  std::byte* inline_payload(int rank, uint64_t tile) { return Slot(rank, tile)->header_data; }
   // Where the sender's tensors lie in its region: the number of runs, and the first run; the payload has the others.
   // Uses the memory of the inline payload. A count of 0 means that not all of its tensors are in its region.
   struct Runs {
     int64_t count;
     RegionRun first;
   };
-  static_assert(sizeof(Runs) <= kInlineBytes);
+  static_assert(sizeof(Runs) <= kHeaderDataBytes);
   Runs& runs(int rank, uint64_t tile) { return *reinterpret_cast<Runs*>(inline_payload(rank, tile)); }
   std::span<std::byte> region(int rank) const {
     return regions_.empty() ? std::span<std::byte>() : regions_[static_cast<size_t>(rank)];
@@ -116,7 +116,7 @@ class ShmPort {
   struct alignas(kCacheLine) SlotWords {
     std::atomic<uint64_t> packed;
     TileHeader header;
-    std::byte inline_bytes[kInlineBytes];
+    std::byte header_data[kHeaderDataBytes];
     alignas(kCacheLine) std::atomic<uint64_t> reduced;
     int64_t unallocated;
   };

@@ -37,7 +37,7 @@ TEST(Identity, DoesNotChangeTheOtherOperand) {
         if (IsComplex(dtype) && op == ReduceOp::kProduct) std::memset(at + width / 2, 0, width / 2);
         if (IsComplex(dtype) && op == ReduceOp::kProduct && i == 2) at[width / 2 - 1] = std::byte{0x40};
       }
-      FillIdentity(dtype, op, identity.data(), kCount);
+      FillNeutralElement(dtype, op, identity.data(), kCount);
       for (const bool first : {true, false}) {
         const std::byte* inputs[] = {first ? identity.data() : value.data(), first ? value.data() : identity.data()};
         FoldCall call;

@@ -108,7 +108,7 @@ TEST(PointToPoint, ALossFailsPendingMessagesAndDeliversArrivedOnes) {
                             world.Recv(1, 0, kSmall, 2)};
   const Handle arrived = world.Recv(1, 0, kSmall, 1);
   EXPECT_FALSE(arrived->done());
-  world[1].Lose({StatusCode::kPeerLost, "rank 0 ended."}, world.network().now_ns);
+  world[1].EndWith({StatusCode::kPeerLost, "rank 0 ended."}, world.network().now_ns);
   EXPECT_EQ(arrived->memory, sent->memory);
   for (const Handle& one : pending) {
     ASSERT_TRUE(one->done());

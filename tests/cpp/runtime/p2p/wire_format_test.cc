@@ -77,7 +77,7 @@ TEST(PointToPoint, RandomFramesDoNotCrash) {
       EXPECT_NE(one->status().code(), StatusCode::kInternal);
     }
     // The operations that are still pending must end.
-    world[1].Lose({StatusCode::kPeerLost, "over."}, world.network().now_ns);
+    world[1].EndWith({StatusCode::kPeerLost, "over."}, world.network().now_ns);
     for (const Handle& one : keep) ASSERT_TRUE(one->done()) << "seed " << seed;
   }
 }

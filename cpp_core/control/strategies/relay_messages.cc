@@ -70,16 +70,16 @@ Status RelayAgreement::HandleFromParent(Controller& controller, ControlChannel& 
     case RelayFrame::Kind::kAskOwing:
       polled_ = true;
       return Status::Ok();
-    case RelayFrame::Kind::kWords:
+    case RelayFrame::Kind::kBitvector:
     case RelayFrame::Kind::kResult: {
       if (!passed_up_ || and_applied_ == !frame.words.empty()) break;
       SendDown(controller, channel, bytes_);
       if (!frame.words.empty()) {
-        and_words_ = frame.words;
-        outcome_ = controller.ApplyAnd(and_words_);
+        and_ = frame.words;
+        outcome_ = controller.ApplyAnd(and_);
         and_applied_ = true;
       }
-      if (frame.kind == RelayFrame::Kind::kWords) {
+      if (frame.kind == RelayFrame::Kind::kBitvector) {
         if (!NeedsLists(outcome_)) break;
         BeginLists(controller, now_ns);
         return Status::Ok();
@@ -97,7 +97,7 @@ Status RelayAgreement::HandleFromParent(Controller& controller, ControlChannel& 
 }
 
 bool RelayAgreement::Shares(const ControlChannel& channel, int rank) const {
-  if (!options_.share_words || !channel.SharesBitvector(rank)) return false;
+  if (!options_.share_bitvectors || !channel.SharesBitvector(rank)) return false;
   const auto host = [&](int of) { return options_.host_of[static_cast<size_t>(of)]; };
   return options_.host_of.empty() || host(rank) == host(channel.rank());
 }
