@@ -10,9 +10,9 @@
 // (AllJoined), and every join() returns it (ApplyAllJoined, round.cc).
 //
 // Meanwhile the joined rank takes part in the others' operations without data: its plans have kNoOp for an operation,
-// from which Lane::BuildFused makes segments without an address, and Collective::joined tells the backend who has no
-// data. A reduction leaves these ranks out. No zeros are sent, but a backend may send the neutral element of the
-// operation, as mpi's chunked path does.
+// from which Lane::BuildFused makes segments without an address, and Collective::joined tells the backend which
+// ranks have no data. A reduction leaves these ranks out. No zeros are sent, but a backend may send the neutral element
+// of the operation, as mpi's chunked path does.
 #pragma once
 
 #include "base/status.h"

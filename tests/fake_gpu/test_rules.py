@@ -1,5 +1,6 @@
 """Mistakes that the fakes report and the real libraries let pass: broken rules, and objects left at the end."""
 
+import json
 import signal
 
 import pytest
@@ -175,6 +176,12 @@ print(json.dumps([before, after]))
     before, after = answer(START + code)
     assert [before[name] for name in ("contexts", "streams", "events", "allocations", "communicators")] == [1] * 5
     assert not any(after.values())
+
+
+def test_the_ledger_is_written_at_the_end_of_the_process(tmp_path):
+    done = run(START + "driver.stream()\nprint(os.getpid())", FAKE_GPU_LEDGER=tmp_path / "ledger")
+    left = json.loads((tmp_path / f"ledger.{done.stdout.strip()}").read_text())
+    assert left["streams"] == left["contexts"] == 1 and left["events"] == 0
 
 
 def test_planned_faults_happen_at_the_nth_call_of_a_function():

@@ -31,7 +31,6 @@ FAKE_GPU_API Code cuStreamBeginCapture_v2(void* handle, int mode) {
   capture->thread = std::this_thread::get_id();
   std::erase_if(state().captures, [](const std::weak_ptr<Capture>& weak) { return weak.expired(); });
   state().captures.push_back(capture);
-  stream->last_capture = capture->id;
   stream->capture = std::move(capture);
   return k_SUCCESS;
 }

@@ -36,8 +36,6 @@ class Work {
   virtual ~Work() = default;
   // Runs until the end, or until it has to wait. Called without the lock.
   virtual Outcome Run() = 0;
-  // The stream or the process is ending, or the context is spoiled: the work does not run.
-  virtual void Drop() {}
 };
 
 // Makes the work of a call; called once, or for every launch of a graph.
@@ -76,7 +74,6 @@ struct Stream {
   bool destroyed = false;  // the thread ends when the stream is empty
   bool served = false;     // has a thread
   std::shared_ptr<Capture> capture;
-  uint64_t last_capture = 0;
 };
 
 struct Event {
@@ -207,12 +204,10 @@ void CatchHostAccess();
 
 // ---- kernels (kernels.cc)
 
-// A kernel's arguments by position, and its shape.
+// A kernel's arguments by position.
 struct Launch {
   std::string name;
   std::vector<std::vector<std::byte>> arguments;
-  unsigned blocks = 1;
-  unsigned threads = 1;
 
   template <typename T>
   T Argument(size_t position) const {

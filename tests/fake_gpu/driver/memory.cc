@@ -347,7 +347,7 @@ PointerFacts FactsOf(const Lock& lock, Address address) {
   return facts;
 }
 
-// The attribute's value; its size in bytes by `size`. False: there is no such attribute.
+// Reads an attribute's value and its size in bytes. False if the attribute does not exist.
 bool AttributeOf(const PointerFacts& facts, Address address, int attribute, uint64_t* value, size_t* size) {
   const bool known = facts.device != nullptr;
   *size = 8;

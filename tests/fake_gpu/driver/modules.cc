@@ -187,8 +187,6 @@ FAKE_GPU_API Code cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_
   if (arguments == nullptr && !entry->parameter_sizes.empty()) return k_INVALID_VALUE;
   Launch launch;
   launch.name = entry->name;
-  launch.blocks = grid_x * grid_y * grid_z;
-  launch.threads = static_cast<unsigned>(threads);
   for (size_t i = 0; i < entry->parameter_sizes.size(); ++i) {
     const auto* const value = static_cast<const std::byte*>(arguments[i]);
     launch.arguments.emplace_back(value, value + entry->parameter_sizes[i]);

@@ -145,22 +145,11 @@ bool Exiting() { return exiting; }
 
 // ---- for tests
 
-// How often a function was called; -1: broken rules.
+// How often a function was called.
 FAKE_GPU_API uint64_t fake_gpu_calls(const char* function) {
   const std::lock_guard lock(book().mutex);
   const auto found = book().calls.find(function);
   return found == book().calls.end() ? 0 : found->second;
-}
-
-// All counts, as "function count" in lines; returns the bytes that are needed.
-FAKE_GPU_API size_t fake_gpu_all_calls(char* text, size_t size) {
-  std::string lines;
-  {
-    const std::lock_guard lock(book().mutex);
-    for (const auto& [function, count] : book().calls) lines += function + " " + std::to_string(count) + "\n";
-  }
-  std::snprintf(text, size, "%s", lines.c_str());
-  return lines.size() + 1;
 }
 
 // How often rules were broken; the first one's text, if there is room.

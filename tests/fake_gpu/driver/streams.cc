@@ -54,7 +54,6 @@ bool RunFirst(Lock* lock, Stream* stream) {
       drop = true;
     }
   }
-  if (drop) work->Drop();
   const bool ended = drop || work->Run() == Work::Outcome::kDone;
   lock->lock();
   stream->running = false;
@@ -66,7 +65,7 @@ bool RunFirst(Lock* lock, Stream* stream) {
 }
 
 // The thread of a stream; it ends once the stream is destroyed and empty.
-void Serve(const std::shared_ptr<Stream>& owner, Stream* stream) {
+void Serve(Stream* stream) {
   Lock lock(state().mutex);
   while (!stream->destroyed || !stream->items.empty()) {
     if (!Runnable(*stream)) {
@@ -80,7 +79,6 @@ void Serve(const std::shared_ptr<Stream>& owner, Stream* stream) {
     }
     if (!RunFirst(&lock, stream)) state().changed.wait_for(lock, kPoll);
   }
-  static_cast<void>(owner);
 }
 
 void StartServing(Stream* stream) {
@@ -88,7 +86,7 @@ void StartServing(Stream* stream) {
   stream->served = true;
   const auto found = state().streams.find(stream);
   const std::shared_ptr<Stream> owner = found == state().streams.end() ? nullptr : found->second;
-  std::thread([owner, stream] { Serve(owner, stream); }).detach();
+  std::thread([owner, stream] { Serve(stream); }).detach();  // the thread keeps the stream alive
 }
 
 std::vector<Stream*> AllStreams() {

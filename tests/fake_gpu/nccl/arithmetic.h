@@ -11,7 +11,7 @@ namespace fake_gpu {
 inline constexpr int kDataTypes = 12;  // ncclDataType_t: i8 u8 i32 u32 i64 u64 f16 f32 f64 bf16 f8e4m3 f8e5m2
 enum : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4, kPreMulSum = 5 };  // kPreMulSum: any created one
 
-// Bytes of an element; 0: there is no such type.
+// Bytes of an element; 0 for an unknown type.
 size_t TypeSize(int type);
 
 // Reduces `inputs` in their order into `output`. `factor`: an element of the type that kPreMulSum multiplies each input

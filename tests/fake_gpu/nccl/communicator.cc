@@ -62,8 +62,7 @@ bool NoticeDeath(Communicator* communicator) {
   static const bool always = Number("FAKE_NCCL_SOCKET", 0) != 0;
   for (int rank = 0; rank < communicator->ranks; ++rank) {
     const Segment::Slot& slot = communicator->segment->slots[rank];
-    const uint32_t state = slot.state;
-    if (state != Segment::Slot::kAttached && state != Segment::Slot::kFinalized) continue;
+    if (slot.state != Segment::Slot::kAttached) continue;
     if (!always && slot.host == communicator->segment->slots[communicator->rank].host) continue;
     if (IsAlive(slot.process)) continue;
     Result expected = ncclSuccess;
@@ -218,10 +217,6 @@ class CollectiveWork : public CommunicatorWork {
       phase_ = Phase::kStuck;
       return false;
     }
-    if (what_.kind == Kind::kWindow) {
-      End();
-      return true;
-    }
     phase_ = Phase::kFill;
     return true;
   }
@@ -278,12 +273,11 @@ class CollectiveWork : public CommunicatorWork {
         for (int from = 0; from < communicator().ranks; ++from) Put(static_cast<size_t>(from), Area(from, own));
         return;
       case Kind::kNone:
-      case Kind::kWindow:
         return;
     }
   }
 
-  // Each of as many parts as there are ranks begins its sum with another rank.
+  // The data has as many parts as there are ranks; the sum of each part begins with another rank.
   void PutReduced(size_t block) {
     static const bool by_rank = [] {
       const char* const order = std::getenv("FAKE_NCCL_ORDER");
@@ -425,9 +419,9 @@ class MessagesWork : public CommunicatorWork {
 }  // namespace
 
 std::string KindName(Kind kind) {
-  static constexpr const char* kNames[] = {"nothing",       "ncclAllReduce",         "ncclReduce",   "ncclBroadcast",
-                                           "ncclAllGather", "ncclReduceScatter",     "ncclAlltoAll", "ncclGather",
-                                           "ncclScatter",   "ncclCommWindowRegister"};
+  static constexpr const char* kNames[] = {"nothing",       "ncclAllReduce", "ncclReduce",
+                                           "ncclBroadcast", "ncclAllGather", "ncclReduceScatter",
+                                           "ncclAlltoAll",  "ncclGather",    "ncclScatter"};
   return kNames[static_cast<size_t>(kind)];
 }
 

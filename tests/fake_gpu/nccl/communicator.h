@@ -60,7 +60,6 @@ enum class Kind : uint32_t {
   kAlltoAll,
   kGather,
   kScatter,
-  kWindow,
 };
 
 // The arguments of a collective that must be equal on all ranks.
@@ -75,10 +74,9 @@ struct Description {
 };
 
 struct Segment {
-  uint64_t magic;
   std::atomic<int32_t> ranks;  // of the first that attached; the others must say the same
   struct Slot {
-    enum : uint32_t { kAbsent, kAttached, kFinalized, kDestroyed, kAborted };
+    enum : uint32_t { kAbsent, kAttached, kDestroyed, kAborted };
     std::atomic<uint32_t> state;
     std::atomic<int32_t> process;
     int32_t device;
@@ -115,7 +113,6 @@ struct Communicator {
   std::atomic<int> in_progress = 0;  // states that still say so
   std::atomic<uint64_t> posted = 0;  // by the works, in the order in which they run
   std::atomic<uint64_t> steps = 0;
-  std::atomic<uint64_t> collectives = 0;
   bool finalized = false;
   std::atomic<bool> dead = false;  // destroyed or aborted: any use is wrong
   std::atomic<std::thread::id> user{};
@@ -127,7 +124,6 @@ struct Communicator {
     Address device_factor = 0;      // 0: `factor` has it
   };
   std::map<int, CreatedOperation> operations;
-  int last_operation = 1623834775;
   struct Window {
     Address begin = 0;
     size_t size = 0;
@@ -152,7 +148,7 @@ struct MessageCall {
   int peer = 0;
 };
 
-// Makes an id and its segment.
+// Makes an id and its segment, whose descriptor stays open to the end of the process: ranks may attach at any time.
 Result MakeId(UniqueId* id);
 // Maps the segment of an id; null: there is none.
 Segment* OpenSegment(const UniqueId& id);
