@@ -76,16 +76,19 @@ def probe(name: str, symbol: str, code: str) -> tuple[str, str] | str | None:
 
 
 def _library(label: str, names: Sequence[str], symbol: str, code: str) -> Iterator[Finding]:
+    broken = ""
     for name in names:
         found = probe(name, symbol, code)
         if isinstance(found, tuple):
             yield Finding("libraries", label, f"{found[1]} at {found[0]}")
             return
-        if found is not None:
-            fix = "it is there but does not load: repair or remove it"
-            yield Finding("libraries", label, found, State.WARNING, fix)
-            return
-    yield Finding("libraries", label, "not found (not needed on one host)", State.INFO)
+        # A job goes on to the next name, too. Example: beside its library, a wheel may have a script for linkers.
+        broken = broken or found or ""
+    if broken:
+        fix = "it is there but does not load: repair or remove it"
+        yield Finding("libraries", label, broken, State.WARNING, fix)
+    else:
+        yield Finding("libraries", label, "not found (not needed on one host)", State.INFO)
 
 
 def mpi_names() -> list[str]:
