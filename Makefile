@@ -160,7 +160,7 @@ $(VENV)/mpi-%/stamp: $(VENV)/test.stamp
 
 # ---- the core, and the C++ tests ------------------------------------------------------------------------------------
 
-CONFIGURE = $(CMAKE) -S . -B build/$(1) -G Ninja -DHC_TESTS=$(GTEST) -DHC_TESTING=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 \
+CONFIGURE = $(CMAKE) -S . -B build/$(1) -G Ninja -DHC_TESTS=$(GTEST) -DHC_TESTING=ON \
   -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) --log-level=WARNING
 CONFIGURE_DEV = $(call CONFIGURE,dev) -DHC_WERROR=$(WERROR) -DCMAKE_UNITY_BUILD=$(UNITY) >/dev/null
 

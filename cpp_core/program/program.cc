@@ -151,10 +151,10 @@ struct Ends {
   std::vector<Shape> pushes, pops;
   bool sent = false, received = false;  // true if a thread block has this end
 };
-using Connections = std::map<std::tuple<int32_t, int32_t, int32_t>, Ends>;  // by sender, receiver and channel
+using ConnectionEnds = std::map<std::tuple<int32_t, int32_t, int32_t>, Ends>;  // by sender, receiver and channel
 
 bool AddThreadBlock(Words* in, const Program& program, int32_t rank, const ThreadBlock& thread_block,
-                    Connections* connections) {
+                    ConnectionEnds* connections) {
   const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
   Ends unused;
   Ends& out = thread_block.send < 0 ? unused : (*connections)[{rank, thread_block.send, thread_block.channel}];
@@ -179,7 +179,7 @@ bool AddThreadBlock(Words* in, const Program& program, int32_t rank, const Threa
 // Fails unless every connection has one thread block at each end, and both ends have the same messages of the same
 // shapes.
 void CheckConnections(Words* in, const Program& program) {
-  Connections connections;
+  ConnectionEnds connections;
   for (int32_t rank = 0; rank < program.ranks; ++rank) {
     for (const ThreadBlock& thread_block : program.programs[static_cast<size_t>(rank)].thread_blocks) {
       if (!AddThreadBlock(in, program, rank, thread_block, &connections)) return;

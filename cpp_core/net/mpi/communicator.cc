@@ -16,13 +16,13 @@ namespace {
 constexpr int64_t kShortestNapNs = 10 * kNsPerUs;
 constexpr int64_t kLongestTestNapNs = kNsPerMs;
 // Time between two calls of a WaitCheck.
-constexpr int64_t kCheckNs = 50 * kNsPerMs;
+constexpr int64_t kWaitCheckNs = 50 * kNsPerMs;
 
 }  // namespace
 
 Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
                     Mpi::Received* received, const WaitCheck& check) {
-  int64_t check_ns = NowNs() + kCheckNs;
+  int64_t check_ns = NowNs() + kWaitCheckNs;
   for (int64_t nap_ns = kShortestNapNs;; nap_ns = std::min(2 * nap_ns, kLongestTestNapNs)) {
     const StatusOr<bool> done = mpi.Test(request, received);
     if (!done.ok()) return {StatusCode::kStartup, what + ": " + done.status().message()};
@@ -31,7 +31,7 @@ Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const st
     if (now_ns >= deadline_ns) return {StatusCode::kStartup, what + ": the other ranks did not come in time"};
     if (now_ns >= check_ns) {
       HC_RETURN_IF_ERROR(Ask(check));
-      check_ns = now_ns + kCheckNs;
+      check_ns = now_ns + kWaitCheckNs;
     }
     Nap(nap_ns);
   }

@@ -22,8 +22,8 @@ constexpr int64_t kFarewellNs = kNsPerS;
 constexpr int64_t kFarewellNapNs = 200 * kNsPerUs;
 
 enum class Kind : uint64_t { kFrame, kGoodbye };
-constexpr size_t kHeaderBytes = sizeof(Kind);
-constexpr size_t kMessageBytes = kHeaderBytes + kFrameBytes;
+constexpr size_t kKindBytes = sizeof(Kind);
+constexpr size_t kMessageBytes = kKindBytes + kFrameBytes;
 
 using Buffer = std::unique_ptr<std::byte[]>;
 
@@ -118,10 +118,10 @@ bool MpiLink::TrySend(int to, std::span<const std::byte> head, std::span<const s
 bool MpiLink::Start(int to, Kind kind, std::span<const std::byte> head, std::span<const std::byte> body) {
   Buffer buffer = TakeBuffer();
   std::byte* at = buffer.get();
-  std::memcpy(at, &kind, kHeaderBytes);
-  if (!head.empty()) std::memcpy(at + kHeaderBytes, head.data(), head.size());
-  if (!body.empty()) std::memcpy(at + kHeaderBytes + head.size(), body.data(), body.size());
-  const size_t bytes = kHeaderBytes + head.size() + body.size();
+  std::memcpy(at, &kind, kKindBytes);
+  if (!head.empty()) std::memcpy(at + kKindBytes, head.data(), head.size());
+  if (!body.empty()) std::memcpy(at + kKindBytes + head.size(), body.data(), body.size());
+  const size_t bytes = kKindBytes + head.size() + body.size();
   MpiRequest request;
   const Status started =
       comm_.mpi().Isend(at, static_cast<int>(bytes), comm_.mpi().byte(), to, kTag, comm_.get(), &request);
@@ -180,7 +180,7 @@ bool MpiLink::StartNext() {
   if (!arrived.ok()) Break({StatusCode::kPeerLost, Name(rank()) + CannotReceive(arrived.status())});
   if (!arrived.ok() || !*arrived) return false;
   const auto bytes = static_cast<size_t>(std::max(found.count, 0));
-  if (found.from < 0 || found.from >= size() || bytes < kHeaderBytes || bytes > kMessageBytes) {
+  if (found.from < 0 || found.from >= size() || bytes < kKindBytes || bytes > kMessageBytes) {
     Break({StatusCode::kCorrupt, Name(rank()) + " got a message of " + std::to_string(found.count) +
                                      " bytes from rank " + std::to_string(found.from) + " over MPI"});
     return false;
@@ -199,9 +199,9 @@ bool MpiLink::Take(Receiving* oldest, const Sink& sink) {
   if (!done.ok()) Break({StatusCode::kPeerLost, Name(rank()) + CannotReceive(done.status())});
   if (!done.ok() || !*done) return false;
   Kind kind{};
-  std::memcpy(&kind, oldest->buffer.get(), kHeaderBytes);
+  std::memcpy(&kind, oldest->buffer.get(), kKindBytes);
   if (kind == Kind::kGoodbye) peers_[static_cast<size_t>(oldest->from)].left = true;
-  if (kind == Kind::kFrame) sink(oldest->from, {oldest->buffer.get() + kHeaderBytes, oldest->bytes - kHeaderBytes});
+  if (kind == Kind::kFrame) sink(oldest->from, {oldest->buffer.get() + kKindBytes, oldest->bytes - kKindBytes});
   return true;
 }
 
