@@ -11,7 +11,7 @@
 namespace horocache::runtime {
 namespace {
 
-// How long an operation of an aborted set may make no progress before the set is lost.
+// How long an operation of an aborted set may make no progress before the set ends.
 constexpr int64_t kAbortGraceNs = kNsPerS;
 
 }  // namespace
@@ -164,7 +164,7 @@ void SetEngine::FailLanes() {
   }
 }
 
-// Loses an aborted set whose operations make no progress. The aborting rank does its part of the agreed operations if
+// Ends an aborted set whose operations make no progress. The aborting rank does its part of the agreed operations if
 // it can; if it cannot, they would never end.
 void SetEngine::EndAborted(int64_t now_ns) {
   const auto stuck = [now_ns](const Lane& lane) {

@@ -62,7 +62,7 @@ struct SetContext {
   std::function<void(uint32_t process_set)> on_stack_request;
   // Called when a running operation was abandoned: other ranks may still write to its results.
   std::function<void()> on_operation_abandoned;
-  // Called by the driving thread when the set is lost, before any waiter of its operations is notified.
+  // Called by the driving thread when the set ends, before any waiter of its operations is notified.
   std::function<void(const Status& why)> on_end;
 };
 
@@ -124,7 +124,7 @@ class SetEngine {
   void Blame(std::vector<int>* blamed);
   const Status& end() const { return controller_->end(); }
   std::string OwnRank() const { return names_.Text(config_.rank); }
-  // Returns why the set was lost; ok if it was not.
+  // Returns why the set ended; ok while it has not, and where its members left it together.
   const Status& end_reason() const { return end_reason_; }
   // True if a library may still use memory of the set's backends.
   bool broken() const;

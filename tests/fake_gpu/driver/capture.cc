@@ -6,6 +6,8 @@
 namespace fake_gpu {
 namespace {
 
+int StatusOf(const Stream& stream) { return stream.capture == nullptr ? 0 : stream.capture->invalid ? 2 : 1; }
+
 // Takes the capture from all streams that have it.
 void EndCapture(const std::shared_ptr<Capture>& capture) {
   for (const auto& [handle, stream] : state().streams) {
@@ -58,7 +60,7 @@ FAKE_GPU_API Code cuStreamIsCapturing(void* handle, int* status) {
   const Lock lock(state().mutex);
   Stream* stream = nullptr;
   if (const Code wrong = FindStream(lock, handle, &stream)) return wrong;
-  *status = stream->capture == nullptr ? 0 : stream->capture->invalid ? 2 : 1;
+  *status = StatusOf(*stream);
   return k_SUCCESS;
 }
 
@@ -68,7 +70,7 @@ FAKE_GPU_API Code cuStreamGetCaptureInfo_v3(void* handle, int* status, uint64_t*
   const Lock lock(state().mutex);
   Stream* stream = nullptr;
   if (const Code wrong = FindStream(lock, handle, &stream)) return wrong;
-  *status = stream->capture == nullptr ? 0 : stream->capture->invalid ? 2 : 1;
+  *status = StatusOf(*stream);
   if (stream->capture == nullptr) return k_SUCCESS;
   if (id != nullptr) *id = stream->capture->id;
   if (graph != nullptr) *graph = stream->capture.get();

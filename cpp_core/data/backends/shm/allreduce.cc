@@ -60,7 +60,7 @@ class ShmAllreduce : public ShmTask {
     if (collective_.algorithm == kAuto) collective_.algorithm = bytes <= queue->oneshot_max_bytes ? kOneshot : kDirect;
     oneshot_ = collective_.algorithm == kOneshot;
     if (collective_.algorithm != kDirect) way_ = Way::kStaged;
-    inline_ = oneshot_ && bytes <= ShmPort::kHeaderDataBytes;
+    in_header_ = oneshot_ && bytes <= ShmPort::kHeaderDataBytes;
     tile_elements_ = port_.tile_bytes() / element_bytes_;
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total_ + tile_elements_ - 1) / tile_elements_));
     wants_ = !joined(rank()) && (collective_.op == wire::Op::kAllreduce || collective_.root == rank());
@@ -104,7 +104,7 @@ class ShmAllreduce : public ShmTask {
 
   // The address of element `at` (counted through the operation) of a tile in `owner`'s slot.
   std::byte* InSlot(int owner, uint64_t tile, int64_t at) {
-    if (inline_) return port_.inline_payload(owner, Number(tile)) + at * element_bytes_;
+    if (in_header_) return port_.header_data(owner, Number(tile)) + at * element_bytes_;
     return port_.payload(owner, Number(tile)) + (at - Tile(tile).begin) * element_bytes_;
   }
 
@@ -129,7 +129,7 @@ class ShmAllreduce : public ShmTask {
   int64_t total_ = 0;
   int64_t tile_elements_ = 0;
   bool oneshot_ = false;
-  bool inline_ = false;
+  bool in_header_ = false;
   bool large_ = false;
   bool small_ = false;  // the operation has many tensors, and they are small
   bool wants_ = false;  // this rank gets the result

@@ -58,7 +58,7 @@ class ShmDataMovement : public ShmTask {
   int64_t End(const RowPart& part, uint64_t tile) const { return std::min(part.count, Begin(tile) + capacity_); }
   // The address of part number `index` in `source`'s slot.
   std::byte* Place(int source, uint64_t tile, size_t index) {
-    if (inline_) return port_.inline_payload(source, Number(tile));
+    if (in_header_) return port_.header_data(source, Number(tile));
     return port_.payload(source, Number(tile)) + static_cast<int64_t>(index) * capacity_ * element_bytes_;
   }
   bool is_root() const { return collective_.root == rank(); }
@@ -68,7 +68,7 @@ class ShmDataMovement : public ShmTask {
 
   bool split_ = false;      // one part for each other rank
   bool exchanges_ = false;  // numbers of rows may differ between ranks
-  bool inline_ = false;
+  bool in_header_ = false;
   bool large_ = false;
   bool planned_ = false;
   bool all_ready_ = false;
@@ -103,7 +103,7 @@ ShmDataMovement::ShmDataMovement(ShmQueue* queue, Collective collective) : ShmTa
     for (const Segment& segment : collective_.segments) total += segment.count;
     header_count_ = total;
     large_ = Large(total * element_bytes_);
-    inline_ = total * element_bytes_ <= ShmPort::kHeaderDataBytes;
+    in_header_ = total * element_bytes_ <= ShmPort::kHeaderDataBytes;
     output_cursor_ = local_output_cursor_ = SegmentCursor(&collective_.segments, width);
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total + capacity_ - 1) / capacity_));
     if (is_root()) {

@@ -99,15 +99,15 @@ class ShmPort {
   // operations that do not use `reduced` for a result.
   int64_t& unallocated(int rank, uint64_t tile) { return Slot(rank, tile)->unallocated; }
   // kHeaderDataBytes in the cache line of the header, which arrive together with it.
-  std::byte* inline_payload(int rank, uint64_t tile) { return Slot(rank, tile)->header_data; }
+  std::byte* header_data(int rank, uint64_t tile) { return Slot(rank, tile)->header_data; }
   // Where the sender's tensors lie in its region: the number of runs, and the first run; the payload has the others.
-  // Uses the memory of the inline payload. A count of 0 means that not all of its tensors are in its region.
+  // Uses the memory of header_data. A count of 0 means that not all of its tensors are in its region.
   struct Runs {
     int64_t count;
     RegionRun first;
   };
   static_assert(sizeof(Runs) <= kHeaderDataBytes);
-  Runs& runs(int rank, uint64_t tile) { return *reinterpret_cast<Runs*>(inline_payload(rank, tile)); }
+  Runs& runs(int rank, uint64_t tile) { return *reinterpret_cast<Runs*>(header_data(rank, tile)); }
   std::span<std::byte> region(int rank) const {
     return regions_.empty() ? std::span<std::byte>() : regions_[static_cast<size_t>(rank)];
   }
