@@ -14,7 +14,6 @@ namespace horocache::observe {
 namespace {
 
 constexpr int64_t kTextNs = 50 * kNsPerMs;  // time between batches; records of that time are still in a cache
-constexpr int kTextsPerWrite = 4;           // batches for each write to the file
 constexpr size_t kMostRecords = 1 << 18;    // most records in the queue; later ones are dropped
 
 }  // namespace
@@ -119,7 +118,7 @@ void Timeline::Batch::Clear() {
 void Timeline::Run() {
   Batch batch;
   bool writable = true, stop = false;
-  for (int texts = 1; !stop; ++texts) {
+  while (!stop) {
     {
       MutexLock lock(queue_mutex_);
       // Adopted: `lock` holds this mutex already, and unlocks it at the end of the block.
@@ -131,9 +130,11 @@ void Timeline::Run() {
       std::swap(batch, queue_);
     }
     try {
-      if (writable) AddText(batch);
+      if (writable) {
+        AddText(batch);
+        writable = Write();
+      }
       batch.Clear();
-      if (writable && (stop || texts % kTextsPerWrite == 0)) writable = Write();
     } catch (const std::bad_alloc&) {
       on_ = writable = false;
     }
