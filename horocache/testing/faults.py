@@ -15,7 +15,8 @@ class Fault:
 
     Args:
         at: the place: ``"submit"`` (a request is submitted), ``"start"`` (a collective is about to start), ``"data"``
-            (it has started and is not finished) or ``"done"`` (it has finished).
+            (it has started and is not finished; a collective that waits for other ranks visits it again and again),
+            ``"inline"`` (an inline allreduce is about to be folded) or ``"done"`` (it has finished).
         do: ``"kill"`` kills the process, ``"stop"`` stops it with SIGSTOP, ``"error"`` makes the rank abort the job.
         rank: the rank that the fault hits; None for every rank.
         step: the number of the visit of the place at which the fault occurs, from 1; None for the first visit. Requires

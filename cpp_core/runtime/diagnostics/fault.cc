@@ -12,18 +12,18 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPlaces = {"submit", "start", "data", "done"};
+constexpr std::array<std::string_view, 5> kPlaces = {"submit", "start", "data", "inline", "done"};
 constexpr std::array<std::string_view, 6> kActions = {"kill", "stop", "exit", "error", "drop", "memory"};
 
 Status Malformed(std::string_view text) {
   return {StatusCode::kInvalidArgument,
           "knob fault (HOROCACHE_FAULT) has '" + Printable(text) +
-              "'; allowed: place[:rank[:count]]=action with place one of submit, start, data, done and action "
-              "one of kill, stop, exit, error, memory (not at submit), and drop at data"};
+              "'; allowed: place[:rank[:count]]=action with place one of submit, start, data, inline, done and action "
+              "one of kill, stop, exit, error, memory (not at submit), and drop at data or inline"};
 }
 
 bool IsKnown(std::string_view place, std::string_view action) {
-  if (action == "drop") return place == "data";
+  if (action == "drop") return place == "data" || place == "inline";
   if (action == "memory" && place == "submit") return false;
   return std::ranges::find(kPlaces, place) != kPlaces.end() && std::ranges::find(kActions, action) != kActions.end();
 }

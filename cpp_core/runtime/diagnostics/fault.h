@@ -4,10 +4,11 @@
 // applies to every rank. It fires at the `count`-th visit of the place (from 1, the default).
 //
 // * Places: submit (a request is submitted), start (a collective is about to start), data (it has started and is not
-//   finished), done (it has finished).
+//   finished: visited once by an inline allreduce, any number of times by a collective that waits for other ranks),
+//   inline (an inline allreduce is about to be folded), done (it has finished).
 // * Actions: kill (SIGKILL), stop (SIGSTOP; SIGCONT continues), exit (status 3, without shutdown), error (the rank
-//   aborts), memory (std::bad_alloc), drop (only at `data`: the collective is given up half way, as when a library
-//   fails).
+//   aborts), memory (std::bad_alloc), drop (only at `data` and `inline`: the collective is given up half way, as when a
+//   library fails).
 //
 // Shared: any thread reaches `submit`; the driving thread reaches the other places.
 #pragma once

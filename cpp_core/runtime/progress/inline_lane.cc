@@ -40,6 +40,7 @@ void InlineLane::Run(const control::Plan& plan) {
   table_->NoteStarted(*operation, began_ns);
   static_cast<void>(Inject("start"));
   Status status = Inject("data");
+  if (status.code() != FaultInjector::kDrop) status = Inject("inline");
   if (status.code() != FaultInjector::kDrop) status = Fold(plan, operation);
   static_cast<void>(Inject("done"));
   if (!status.ok()) status = {status.code(), control::Describe(*item.signature) + ": " + status.message()};

@@ -32,7 +32,7 @@ def test_the_documented_places_of_faults_are_those_of_the_core():
 
     lines = re.search(r"at: (.*?)\n\s+do:", Fault.__doc__, re.DOTALL)[1]
     places = re.findall(r'``"([^"]*)"``', lines)
-    assert len(places) == 4
+    assert len(places) == 5
     run_ranks(start_with_faults, 1, args=(places,))
     with pytest.raises(RanksFailed, match="fault"):
         run_ranks(start_with_faults, 1, args=(["no.such.place"],))

@@ -30,9 +30,10 @@ TEST(FaultInjector, ActsOnlyAtItsPlaceRankAndCount) {
 }
 
 TEST(FaultInjector, DropsACollectiveUnderWay) {
-  const auto faults = FaultInjector::Parse("data=drop", 0);
+  const auto faults = FaultInjector::Parse("data=drop;inline=drop", 0);
   ASSERT_TRUE(faults.ok());
   EXPECT_EQ(faults->At("data").code(), FaultInjector::kDrop);
+  EXPECT_EQ(faults->At("inline").code(), FaultInjector::kDrop);
 }
 
 TEST(FaultInjector, KillsAndExitsTheProcess) {
