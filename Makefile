@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 # Warnings are errors in CI; a compiler that knows new ones must not keep anybody from building.
 WERROR ?= $(if $(CI),ON,OFF)
-# Compiling 16 sources as one takes half the time for everything, and longer for a change of one source.
+# Compiling several sources as one takes half the time for everything, and longer for a change of one source.
 UNITY ?= ON
 
 BIN := $(VENV)/bin

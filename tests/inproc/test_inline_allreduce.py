@@ -224,13 +224,15 @@ def test_mismatches_duplicate_names_and_values_that_are_not_finite_raise(rank, r
     assert inline_operations(runtime) >= 5
 
 
-@pytest.mark.parametrize("place", ["start", "inline", "done"])
+@pytest.mark.parametrize("place", ["start", "data", "inline", "done"])
 def test_a_fault_at_each_place_ends_inline_allreduces(place):
     def reduce_until_the_fault(rank, runtime):
         array = np.ones(1)
         error = caught(lambda: [allreduce(runtime, array, name="x") for _ in range(20)])
         assert isinstance(error, AbortedError) and f"injected at {place}" in str(error), error
-        assert 1 <= inline_operations(runtime) < 20
+        # An operation that waits in a lane, as the first one may, visits "data" any number of times.
+        inline = inline_operations(runtime)
+        assert (place == "data" or inline >= 1) and inline < 20
 
     run_ranks(3, reduce_until_the_fault, fault=f"{place}:1:7=error")
 
