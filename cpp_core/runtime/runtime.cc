@@ -165,6 +165,7 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
 // Tells the other ranks that this rank's start has failed. They already count on this rank, and without this notice the
 // existing parts would leave the job as if it had ended well.
 void Runtime::ReportFailedStart(const Status& why) {
+  NoteFailedStart(job_);
   // Either this rank has lost another rank, or the other ranks now lose this one, and MPI_Finalize would hang. Invalid
   // arguments are the exception: all ranks reject them.
   if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();

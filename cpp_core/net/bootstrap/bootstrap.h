@@ -23,7 +23,7 @@ namespace horocache::net {
 struct Handshake {
   std::string version;    // of horocache
   uint32_t protocol = 0;  // wire::kProtocolVersion
-  uint32_t epoch = 0;     // number of init() calls in this process
+  uint32_t epoch = 0;     // number of earlier init() calls of this process in which the ranks met
   std::string agree;      // Knobs::AgreeText(): lines "name=value"
 };
 

@@ -417,6 +417,7 @@ Status Root::Outcome() const {
 }
 
 Status Root::Reject() {
+  listener_.reset();  // before a rank gets the outcome: if it starts again at once, it must not come to this start-up
   const Status outcome = Outcome();
   const std::string encoded = EncodeStatus(ForOthers(words_.Name(0), outcome));
   for (const auto& client : clients_) {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/environment.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "control/selector.h"
 #include "net/bootstrap/handshake.h"
@@ -157,6 +158,24 @@ Status BootstrapByMpi(const JobConfig& config, net::Mpi* mpi, Job* job) {
   return Status::Ok();
 }
 
+// The starts of this process that failed after the ranks had met, by job and rank.
+struct FailedStarts {
+  Mutex mutex;
+  std::map<std::pair<std::string, int>, uint32_t> count HC_GUARDED_BY(mutex);
+
+  static FailedStarts& Get() {
+    static auto* const starts = new FailedStarts;
+    return *starts;
+  }
+};
+
+uint32_t CountFailedStarts(const net::Identity& identity) {
+  FailedStarts& starts = FailedStarts::Get();
+  const MutexLock lock(starts.mutex);
+  const auto found = starts.count.find({identity.job, identity.rank});
+  return found == starts.count.end() ? 0 : found->second;
+}
+
 // Takes ranks and sizes from the launcher's variables; all ranks are on this host.
 Status IdentifyByEnvironment(const JobConfig& config, Job* job) {
   if (config.communicator != 0) {
@@ -287,8 +306,8 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
     }
   }
   if (job.mpi.empty()) {
-    job.epoch = config.epoch;
     HC_RETURN_IF_ERROR(IdentifyByEnvironment(config, &job));
+    job.epoch = config.epoch + CountFailedStarts(job.identity);
   }
   if (Status shared = ShareMemory(config, &job); !shared.ok()) {
     if (!job.mpi.empty()) net::LeaveMpiUnfinalized();
@@ -305,6 +324,12 @@ void PublishFailure(const Job& job, const Status& why) {
   net::Arena& arena = *job.peers.arena;
   arena.LeaveJobLost(job.identity.local_rank, why.code(), why.message());
   for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
+}
+
+void NoteFailedStart(const Job& job) {
+  FailedStarts& starts = FailedStarts::Get();
+  const MutexLock lock(starts.mutex);
+  ++starts.count[{job.identity.job, job.identity.rank}];
 }
 
 std::string NotStarted(const Job& job, const Status& why) {

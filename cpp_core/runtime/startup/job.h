@@ -27,7 +27,7 @@ namespace horocache::runtime {
 struct JobConfig {
   const Knobs& knobs;
   net::Identity identity;  // from the launcher's variables
-  uint32_t epoch = 0;
+  uint32_t epoch = 0;      // jobs that this process has joined; failed starts do not count
   std::string version;
   std::string agree;          // lines "name=value" that must be equal on all ranks, besides the knobs
   uint64_t communicator = 0;  // MPI communicator of the program, whose ranks form the job; 0: none
@@ -67,6 +67,10 @@ StatusOr<Job> AssembleJob(const JobConfig& config);
 
 // Tells the ranks of this host, through shared memory, why this rank cannot continue.
 void PublishFailure(const Job& job, const Status& why);
+// Counts a start that failed after the ranks had met as a job that this process has joined, because other ranks may
+// have joined it. Without that, the next start would look for the ranks where they met for this one, and could come to
+// a rank 0 that has not left yet.
+void NoteFailedStart(const Job& job);
 // The error text that other ranks show if this rank's start fails.
 std::string NotStarted(const Job& job, const Status& why);
 // Tells other ranks over MPI why this rank's start has failed: the first rank of each other host, which passes it on

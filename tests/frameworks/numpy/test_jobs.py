@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_the_runtime_can_be_started_again_after_it_ended():
         assert not hc.is_initialized()
         with pytest.raises(ValueError, match="call init"):
             hc.allreduce(np.float64(0))
+
+
+@on_ranks(3, init=False)
+def test_the_runtime_can_be_started_again_at_once_after_a_start_that_failed():
+    mine = int(os.environ["HOROCACHE_RANK"])
+    for _ in range(10):
+        with pytest.raises(ValueError, match="registered already"):  # after the ranks have met
+            hc.init(process_sets=[[0, 1], [1, 0]])
+        with pytest.raises(hc.HorocacheError, match="cycle_time: '1' on rank 0, '2' on rank 1, '3' on rank 2"):
+            hc.init(cycle_time=1 + mine)
+        hc.init()
+        assert int(hc.allreduce(mine, op=hc.Sum)) == 3
+        hc.shutdown()
 
 
 @on_ranks(24)

@@ -133,6 +133,16 @@ TEST(Bootstrap, EverySettingThatDiffersIsListedOnEveryRank) {
   for (const auto& result : results) EXPECT_FALSE(Contains(result.status().message(), "cycle_time"));
 }
 
+TEST(Bootstrap, ARankThatLearnsOfAFailureDoesNotComeToTheSameStartAgain) {
+  TestDirectory directory;
+  auto configs = Job(2, directory.path());
+  configs[1].handshake.agree = "cache_capacity=512\n";
+  std::thread root([&] { EXPECT_FALSE(Bootstrap(configs[0]).ok()); });
+  EXPECT_FALSE(Bootstrap(configs[1]).ok());
+  EXPECT_EQ(OnlySocketIn(directory.path()), "");
+  root.join();
+}
+
 TEST(Bootstrap, AnotherProtocolIsAVersionSkewOnBothRanks) {
   TestDirectory directory;
   auto configs = Job(2, directory.path());
