@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +22,29 @@ def with_parameters(function: Callable[..., Any], names: Iterable[str]) -> Calla
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
+
+
+def calling_thread_is_in(function: str) -> Callable[[], bool]:
+    """Return a condition: the thread that calls this function is in a function with that name."""
+    caller = threading.get_ident()
+
+    def holds() -> bool:
+        frames = traceback.walk_stack(sys._current_frames()[caller])  # noqa: SLF001  (the only way to ask)
+        return any(frame.f_code.co_name == function for frame, _ in frames)
+
+    return holds
+
+
+def signal_in_a_wait(begins: Callable[[], bool], signum: int) -> None:
+    """Send this process a signal in the wait that begins soon after ``begins()`` has become true."""
+
+    def send() -> None:
+        while not begins():
+            time.sleep(0.001)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signum)
+
+    threading.Thread(target=send).start()
 
 
 def on_ranks(*sizes: int, run: Callable[..., Any] = run_ranks, init: bool = True, **options: Any) -> Callable[..., Any]:

@@ -185,6 +185,7 @@ def _other_threads(checks: CudaChecks) -> None:
     }
     for mode, thread_mode in (("GLOBAL", "GLOBAL"), ("GLOBAL", "THREAD_LOCAL"), ("THREAD_LOCAL", "GLOBAL")):
         for call, make in calls.items():
+            driver.synchronize(idle)  # the work of the call before
             _one_call_of_another_thread(checks, mode, thread_mode, call, make())
 
 

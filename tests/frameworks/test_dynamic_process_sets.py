@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ranks import on_ranks
+from ranks import calling_thread_is_in, on_ranks, signal_in_a_wait
 
 import horocache as hc
 from horocache.core import context
@@ -192,8 +192,8 @@ def test_sets_can_be_added_after_an_interrupt_on_one_rank(binding, tmp_path):
     hc.init()
     signal.signal(signal.SIGUSR1, interrupt)
     if hc.rank() == 0:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(KeyboardInterrupt):
+            signal_in_a_wait(calling_thread_is_in("add_process_set"), signal.SIGUSR1)
             hc.add_process_set([0, 1])
         interrupted.touch()
     while not interrupted.exists():

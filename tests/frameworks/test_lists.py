@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 import time
 
 import horocache.torch as hvd
 import numpy as np
 import pytest
 import torch
-from ranks import on_ranks
+from ranks import calling_thread_is_in, on_ranks, signal_in_a_wait
 
 import horocache as hc
 from horocache.errors import DuplicateNameError, InvalidArgumentError, MismatchError
@@ -133,10 +131,11 @@ def test_an_interrupted_wait_for_a_list_can_be_repeated(stop, tmp_path):
     handles = hvd.allreduce_many_async_(tensors[:count], names=list("abcd")[:count], op=hvd.Sum)
     if hvd.rank() == 0:
         signal.signal(signal.SIGUSR1, interrupt)
-        if stop == "interrupt":
-            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
-            timer.start()
+        while not (hvd.poll(handles[0]) and hvd.poll(handles[1])):
+            time.sleep(0.001)
         with pytest.raises(StoppedError if stop == "interrupt" else TimeoutError):
+            if stop == "interrupt":
+                signal_in_a_wait(calling_thread_is_in("synchronize"), signal.SIGUSR1)
             hvd.synchronize(handles, timeout=60 if stop == "interrupt" else 0.2)
         assert [tensor._version for tensor in tensors] == [1, 1, 0, 0]
         stopped.touch()

@@ -89,8 +89,12 @@ def test_the_rank_that_failed_is_named_although_other_ranks_end_first(launcher, 
 
 def test_a_rank_killed_by_a_signal_is_named_with_the_signal_and_host(launcher):
     code = """
-    if rank == 0: os.kill(os.getpid(), signal.SIGSEGV)
-    time.sleep(0.3)
+    if rank == 0:
+        ready()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    wait_for("ready.0")
+    pid = open("ready.0").read()
+    while os.path.exists("/proc/" + pid): time.sleep(0.01)  # it is there until the launcher has seen its end
     sys.exit("rank 0 is gone")
     """
     finished = launcher.run("-np", "2", *python(code), env=OMP)

@@ -11,6 +11,7 @@ import keras
 import pytest
 import tensorflow as tf
 import torch
+from ranks import signal_in_a_wait
 
 from .tensorflow_ranks import on_tensorflow_ranks, run
 
@@ -156,8 +157,9 @@ def test_ctrl_c_ends_an_eager_wait(tmp_path):
     interrupted = tmp_path / "interrupted"
 
     if hvd.rank() == 0:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        published = hvd.metrics()["flushes"]
         with pytest.raises(KeyboardInterrupt):
+            signal_in_a_wait(lambda: hvd.metrics()["flushes"] > published, signal.SIGINT)
             hvd.allreduce(tf.ones([1]), name="waited for")
         interrupted.touch()
     else:

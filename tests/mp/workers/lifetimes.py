@@ -135,10 +135,12 @@ def idle():
         for step in range(20):
             allreduce_and_check(f"x.{step % 3}")
         hc.barrier()
-        time.sleep(0.5)  # the barrier's own round may still be counted
-        before = hc.metrics()
-        time.sleep(1.0)
-        after = hc.metrics()
+        for _ in range(20):
+            before = hc.metrics()
+            time.sleep(1.0)
+            after = hc.metrics()
+            if after["rounds"] == before["rounds"]:  # else the barrier's own round was counted late
+                break
         together("counted")  # a rank that leaves starts a round on the others
         report(
             "idle",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 import time
 
 import horocache.torch as hvd
 import pytest
 import torch
-from ranks import on_ranks
+from ranks import calling_thread_is_in, on_ranks, signal_in_a_wait
 
 from horocache.core import context
 from horocache.errors import HorocacheError, UnsupportedError
@@ -252,8 +250,8 @@ def test_a_step_interrupted_by_a_signal_resumes(num_groups, tmp_path):
         sum(p.sum() for p in params).backward()
         if hvd.rank() == 0 and step == 1:
             signal.signal(signal.SIGUSR1, interrupt)
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             with pytest.raises(StoppedError):
+                signal_in_a_wait(calling_thread_is_in("step"), signal.SIGUSR1)
                 optimizer.step()
             interrupted.touch()
         optimizer.step()
