@@ -36,10 +36,13 @@ def calling_thread_is_in(function: str) -> Callable[[], bool]:
 
 
 def signal_in_a_wait(begins: Callable[[], bool], signum: int) -> None:
-    """Send this process a signal in the wait that begins soon after ``begins()`` has become true."""
+    """Send this process a signal in the wait that begins soon after ``begins()`` has become true, within 40 s."""
+    deadline = time.monotonic() + 40
 
     def send() -> None:
         while not begins():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the wait that a signal was to interrupt has not begun")
             time.sleep(0.001)
         time.sleep(0.2)
         os.kill(os.getpid(), signum)

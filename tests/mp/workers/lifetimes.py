@@ -135,12 +135,12 @@ def idle():
         for step in range(20):
             allreduce_and_check(f"x.{step % 3}")
         hc.barrier()
-        for _ in range(20):
-            before = hc.metrics()
-            time.sleep(1.0)
-            after = hc.metrics()
-            if after["rounds"] == before["rounds"]:  # else the barrier's own round was counted late
-                break
+        settled = None
+        while settled != (settled := hc.metrics()["rounds"]):  # the barrier's own round may be counted late
+            time.sleep(0.5)
+        before = hc.metrics()
+        time.sleep(1.0)
+        after = hc.metrics()
         together("counted")  # a rank that leaves starts a round on the others
         report(
             "idle",
