@@ -228,6 +228,12 @@ void Advance(Lock* lock) {
 
 // ---- streams
 
+// With FAKE_GPU_SEED: begins the order of this seed, so that one process can go through many.
+FAKE_GPU_API void fake_gpu_reseed(uint64_t seed) {
+  const Lock lock(state().mutex);
+  state().random.seed(seed);
+}
+
 FAKE_GPU_API Code cuStreamCreate(void** stream, unsigned flags) {
   if (const Code refused = Enter(__func__)) return refused;
   return CreateStream(stream, flags, 0);

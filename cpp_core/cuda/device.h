@@ -1,0 +1,154 @@
+// One CUDA device as horocache uses it: its primary context, which frameworks use too, and streams, events and pinned
+// memory in it.
+//
+// Events and pinned memory come from the device and return to it, and are freed when it is closed: making them takes as
+// long as several copies, and freeing memory waits until the device has no work, the program's included.
+//
+// Threads: any, at the same time. Each call needs the context to be current in its thread; a Scope makes it so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "cuda/driver.h"
+
+namespace horocache::cuda {
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  // Retains the primary context of the device with this number. kInvalidArgument if there is no such device.
+  static StatusOr<std::shared_ptr<Device>> Open(std::shared_ptr<const Driver> driver, int number);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const Driver& driver() const { return *driver_; }
+  int number() const { return number_; }
+  // Driver::Check, with the device in front.
+  Status Check(Code code, const char* call) const;
+
+  // Makes the context current in this thread, and keeps calls of this thread apart from captures: none is refused
+  // because another thread of the program captures a graph, nor breaks such a capture.
+  class Scope {
+   public:
+    explicit Scope(const Device& device);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    const Status& status() const { return status_; }
+
+   private:
+    const Driver& driver_;
+    Status status_;
+    int capture_mode_ = kCaptureRelaxed;
+  };
+
+ private:
+  friend class Event;
+  friend class PinnedMemory;
+  static constexpr int kCloseSeconds = 2;
+
+  Device(std::shared_ptr<const Driver> driver, CudaDevice handle, int number, Context context)
+      : driver_(std::move(driver)), handle_(handle), number_(number), context_(context) {}
+
+  const std::shared_ptr<const Driver> driver_;
+  const CudaDevice handle_;
+  const int number_;
+  const Context context_;
+  Mutex mutex_;
+  // Not in use, with room for all that have been made.
+  std::vector<EventHandle> events_ HC_GUARDED_BY(mutex_);
+  std::vector<std::byte*> pinned_ HC_GUARDED_BY(mutex_);
+  size_t events_made_ HC_GUARDED_BY(mutex_) = 0;
+  size_t pinned_made_ HC_GUARDED_BY(mutex_) = 0;
+};
+
+// A mark in a stream, without time.
+class Event {
+ public:
+  Event() = default;
+  // Requires a Scope, here and below.
+  static StatusOr<Event> Make(std::shared_ptr<Device> device);
+  ~Event();
+  Event(Event&& other) noexcept : device_(std::move(other.device_)), handle_(std::exchange(other.handle_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  Status Record(StreamHandle stream);
+  // True once the stream has come to the last record. Does not wait.
+  StatusOr<bool> Happened() const;
+
+ private:
+  std::shared_ptr<Device> device_;
+  EventHandle handle_ = nullptr;
+};
+
+// A stream of horocache's own: of the greatest priority, and independent of the legacy default stream.
+class Stream {
+ public:
+  // Requires a Scope, here and below.
+  static StatusOr<std::unique_ptr<Stream>> Make(std::shared_ptr<Device> device);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Status CopyToHost(std::byte* to, const std::byte* from, int64_t bytes);
+  Status CopyFromHost(std::byte* to, const std::byte* from, int64_t bytes);
+  Status Record(Event* event) { return event->Record(handle_); }
+  // True if all work has ended, successfully or not.
+  bool idle() const;
+
+ private:
+  Stream(std::shared_ptr<Device> device, StreamHandle handle) : device_(std::move(device)), handle_(handle) {}
+
+  const std::shared_ptr<Device> device_;
+  const StreamHandle handle_;
+};
+
+// A block of the host's memory that the device copies from and to without the processor.
+class PinnedMemory {
+ public:
+  static constexpr int64_t kBytes = 4 << 20;
+
+  // Requires a Scope.
+  static StatusOr<std::unique_ptr<PinnedMemory>> Make(std::shared_ptr<Device> device);
+  // The device must have no work that uses the memory.
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  std::byte* data() const { return memory_; }
+
+ private:
+  PinnedMemory(std::shared_ptr<Device> device, std::byte* memory) : device_(std::move(device)), memory_(memory) {}
+
+  const std::shared_ptr<Device> device_;
+  std::byte* const memory_;
+};
+
+// The devices that a rank has used, opened when they are first asked for.
+class Devices {
+ public:
+  // `library`: see Driver::Load.
+  explicit Devices(std::string library) : library_(std::move(library)) {}
+
+  StatusOr<std::shared_ptr<Device>> Get(int number) HC_EXCLUDES(mutex_);
+
+ private:
+  const std::string library_;
+  Mutex mutex_;
+  std::shared_ptr<const Driver> driver_ HC_GUARDED_BY(mutex_);  // null before the first device
+  std::map<int, std::shared_ptr<Device>> devices_ HC_GUARDED_BY(mutex_);
+};
+
+}  // namespace horocache::cuda

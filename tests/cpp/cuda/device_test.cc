@@ -1,0 +1,140 @@
+// Streams, events and pinned memory of a device.
+#include "cuda/device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "cuda/fake_driver.h"
+
+namespace horocache::cuda {
+namespace {
+
+using testing::DeviceMemory;
+using testing::FakeDriver;
+using testing::HeldStream;
+
+template <typename T>
+T Good(StatusOr<T> made) {
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return std::move(*made);
+}
+
+void WaitFor(const Event& event) {
+  while (!Good(event.Happened())) {
+  }
+}
+
+TEST(DevicesTest, OpenADeviceOnce) {
+  Devices devices(HC_FAKE_CUDA);
+  const auto device = Good(devices.Get(0));
+  EXPECT_EQ(Good(devices.Get(0)), device);
+  EXPECT_EQ(device->number(), 0);
+}
+
+TEST(DevicesTest, ADeviceThatDoesNotExistIsAnErrorWithTheNumberOfDevices) {
+  Devices devices(HC_FAKE_CUDA);
+  const auto device = devices.Get(7);
+  ASSERT_FALSE(device.ok());
+  EXPECT_EQ(device.status().message(), "there is no CUDA device 7: this process has 1");
+}
+
+TEST(DeviceTest, AScopeMakesTheContextCurrentAndGivesBackTheOneBefore) {
+  const auto device = FakeDriver::Get().device();
+  const auto current = [] {
+    Context context = nullptr;
+    EXPECT_EQ(FakeDriver::Get().Function<Code(Context*)>("cuCtxGetCurrent")(&context), kSuccess);
+    return context;
+  };
+  EXPECT_EQ(current(), nullptr);
+  {
+    const Device::Scope scope(*device);
+    EXPECT_TRUE(scope.status().ok());
+    EXPECT_NE(current(), nullptr);
+  }
+  EXPECT_EQ(current(), nullptr);
+}
+
+TEST(StreamTest, CopiesBothWaysInOrder) {
+  const auto device = FakeDriver::Get().device();
+  DeviceMemory memory(1000);
+  const Device::Scope scope(*device);
+  const auto stream = Good(Stream::Make(device));
+  const auto pinned = Good(PinnedMemory::Make(device));
+  Event event = Good(Event::Make(device));
+  std::memset(pinned->data(), 7, 1000);
+  ASSERT_TRUE(stream->CopyFromHost(memory.data(), pinned->data(), 1000).ok());
+  ASSERT_TRUE(stream->CopyToHost(pinned->data() + 2000, memory.data(), 1000).ok());
+  ASSERT_TRUE(stream->Record(&event).ok());
+  WaitFor(event);
+  EXPECT_EQ(std::memcmp(pinned->data(), pinned->data() + 2000, 1000), 0);
+  EXPECT_TRUE(stream->idle());
+}
+
+TEST(EventTest, HappensWhenItsStreamHasComeToIt) {
+  const auto device = FakeDriver::Get().device();
+  HeldStream held;
+  const Device::Scope scope(*device);
+  Event event = Good(Event::Make(device));
+  ASSERT_TRUE(event.Record(held.handle()).ok());
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(Good(event.Happened()));
+  held.Release();
+  WaitFor(event);
+}
+
+TEST(EventTest, IsUsedAgain) {
+  const auto device = FakeDriver::Get().device();
+  const Device::Scope scope(*device);
+  {
+    const Event event = Good(Event::Make(device));
+  }
+  const uint64_t made = FakeDriver::Get().Calls("cuEventCreate");
+  for (int i = 0; i < 10; ++i) const Event event = Good(Event::Make(device));
+  EXPECT_EQ(FakeDriver::Get().Calls("cuEventCreate"), made);
+}
+
+TEST(EventTest, MayBeAskedWhileAThreadCapturesAGraph) {
+  const auto device = FakeDriver::Get().device();
+  const auto begin = FakeDriver::Get().Function<Code(StreamHandle, int)>("cuStreamBeginCapture_v2");
+  const auto end = FakeDriver::Get().Function<Code(StreamHandle, void**)>("cuStreamEndCapture");
+  StreamHandle captured = nullptr;
+  Event event;
+  {
+    const Device::Scope scope(*device);
+    ASSERT_EQ(device->driver().StreamCreateWithPriority(&captured, kStreamNonBlocking, 0), kSuccess);
+    event = Good(Event::Make(device));
+    const auto stream = Good(Stream::Make(device));
+    ASSERT_TRUE(stream->Record(&event).ok());
+  }
+  constexpr int kGlobal = 0;  // refuses unsafe calls of every thread
+  ASSERT_EQ(begin(captured, kGlobal), kSuccess);
+  std::thread([&] {
+    const Device::Scope scope(*device);
+    WaitFor(event);
+    EXPECT_TRUE(PinnedMemory::Make(device).ok());
+  }).join();
+  void* graph = nullptr;
+  EXPECT_EQ(end(captured, &graph), kSuccess) << "the capture was broken";
+}
+
+TEST(PinnedMemoryTest, IsUsedAgain) {
+  const auto device = FakeDriver::Get().device();
+  const Device::Scope scope(*device);
+  const std::byte* const first = Good(PinnedMemory::Make(device))->data();
+  EXPECT_EQ(Good(PinnedMemory::Make(device))->data(), first);
+}
+
+TEST(PinnedMemoryTest, NoMemoryIsAnErrorThatSaysSo) {
+  HC_IN_NEW_PROCESS({
+    setenv("FAKE_GPU_FAULTS", "cuMemHostAlloc:1:2", 1);
+    const auto device = FakeDriver::Get().device();
+    const Device::Scope scope(*device);
+    const auto none = PinnedMemory::Make(device);
+    EXPECT_EQ(none.status().code(), StatusCode::kOutOfMemory);
+    EXPECT_NE(none.status().message().find("CUDA device 0: cuMemHostAlloc failed"), std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace horocache::cuda
