@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "control/rank_set.h"
 #include "control/selector.h"
+#include "cuda/device.h"
 #include "net/mpi/communicator.h"
 #include "observe/trace_text.h"
 #include "wire/message.h"
@@ -56,6 +57,7 @@ struct Collective {
   wire::ReduceOp reduce_op = wire::ReduceOp::kSum;
   DType dtype = DType::kFloat32;
   wire::DeviceClass device_class = wire::DeviceClass::kCpu;
+  int device = 0;          // of CUDA tensors: the number of this rank's device
   double prescale = 1.0;   // each input is multiplied by it before the fold
   double postscale = 1.0;  // the result is multiplied by it; kAverage also divides by the number of ranks
   int root = -1;
@@ -165,6 +167,9 @@ struct BackendOptions {
   std::string kernels = "auto";
   bool deterministic = false;                      // reductions fold in rank order on every backend
   int64_t mpi_max_count = (int64_t{1} << 31) - 1;  // largest number of elements in one MPI call
+  // For the backends' CUDA tensors; null: they have CPU tensors alone.
+  std::shared_ptr<cuda::Devices> devices = nullptr;
+  int64_t staging_tile_bytes = cuda::PinnedMemory::kBytes;  // of a CUDA tensor that is on the host at once; not more
 };
 
 // The transports that connect all ranks of a process set.

@@ -23,6 +23,8 @@ std::vector<control::BackendTraits> BackendTraitsFor(int ranks, Transports trans
   if (ranks == 1) traits.push_back(LoopbackTraits());
   if (transports.shm) traits.push_back(ShmTraits());
   if (transports.mpi) traits.push_back(MpiTraits());
+  // Also on a rank without CUDA, as the traits are equal on all ranks: it has no CUDA tensor to submit.
+  for (control::BackendTraits& each : traits) each = StagedTraits(std::move(each));
   return traits;
 }
 
@@ -39,6 +41,10 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
   }
   if (!mpi.local.data.empty()) HC_RETURN_IF_ERROR(ShmPort::Check(mpi.local));
   if (!mpi.all.empty()) backends.push_back(MakeMpiBackend(std::move(mpi), options, *kernels));
+  if (options.devices != nullptr) {
+    for (std::unique_ptr<Backend>& backend : backends)
+      backend = MakeStagedBackend(std::move(backend), area.rank, area.size, options);
+  }
   return backends;
 }
 

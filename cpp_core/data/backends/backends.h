@@ -21,6 +21,13 @@ std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOpt
 std::unique_ptr<Backend> MakeMpiBackend(MpiResources resources, const BackendOptions& options,
                                         const KernelSet* kernels);
 
+// Runs the collectives of `host` on tensors of CUDA devices, too: tiles of a tensor go through pinned memory of the
+// host. All ranks must use it alike. Results that the operation allocates (`Collective::output`) are in memory of the
+// host.
+std::unique_ptr<Backend> MakeStagedBackend(std::unique_ptr<Backend> host, int rank, int ranks,
+                                           const BackendOptions& options);
+control::BackendTraits StagedTraits(control::BackendTraits host);
+
 // Runs the collectives of a single rank.
 std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels);
 

@@ -46,6 +46,7 @@ Bytes Concatenated(const std::vector<Bytes>& parts) {
 BackendOptions TilesForBothAlgorithms() {
   BackendOptions options;
   options.tile_bytes = 512;
+  options.staging_tile_bytes = 2048;
   options.oneshot_max_bytes = 1024;
   return options;
 }
@@ -64,8 +65,8 @@ void CheckFoldOfSegments(Ranks* ranks, const std::string& backend, const Case& t
   for (int r = 0; r < n; ++r) {
     RankData& mine = data[static_cast<size_t>(r)];
     mine.collective = test.collective;
-    if (backend != "shm") mine.collective.algorithm = 0;
-    mine.collective.device_class = backend == "fakedevice" ? wire::DeviceClass::kFake : wire::DeviceClass::kCpu;
+    if (backend != "shm" && !(backend == "staged" && n > 1)) mine.collective.algorithm = 0;
+    mine.collective.device_class = testing::ClassOf(backend);
     for (size_t i = 0; i < test.counts.size(); ++i) {
       const size_t bytes = static_cast<size_t>(test.counts[i]) * DTypeBytes(test.collective.dtype);
       mine.inputs.push_back(testing::RandomBits(bytes, seed * 1000 + static_cast<uint64_t>(r) * 50 + i));
@@ -203,8 +204,7 @@ TEST_P(FoldOnRanksTest, ReducescattersEvenAndUnevenRows) {
             RankData& mine = data[static_cast<size_t>(r)];
             mine.collective.op = Op::kReducescatter;
             mine.collective.dtype = dtype;
-            mine.collective.device_class =
-                backend() == "fakedevice" ? wire::DeviceClass::kFake : wire::DeviceClass::kCpu;
+            mine.collective.device_class = testing::ClassOf(backend());
             mine.collective.row_elements = row;
             if (uneven) mine.collective.splits = splits;
             mine.inputs.push_back(testing::RandomBits(static_cast<size_t>(rows * row) * DTypeBytes(dtype),
@@ -235,7 +235,8 @@ TEST_P(FoldOnRanksTest, ReducescattersEvenAndUnevenRows) {
 INSTANTIATE_TEST_SUITE_P(Backends, FoldOnRanksTest,
                          ::testing::Values(std::tuple("shm", 1), std::tuple("shm", 2), std::tuple("shm", 3),
                                            std::tuple("shm", 4), std::tuple("shm", 5), std::tuple("loopback", 1),
-                                           std::tuple("fakedevice", 1), std::tuple("fakedevice", 3)),
+                                           std::tuple("fakedevice", 1), std::tuple("fakedevice", 3),
+                                           std::tuple("staged", 1), std::tuple("staged", 3)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
                          });

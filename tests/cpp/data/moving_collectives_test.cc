@@ -29,7 +29,7 @@ class MoveOnRanksTest : public ::testing::TestWithParam<std::tuple<std::string, 
       mine.collective.op = op;
       mine.collective.dtype = dtype;
       mine.collective.row_elements = row_elements;
-      mine.collective.device_class = backend() == "fakedevice" ? wire::DeviceClass::kFake : wire::DeviceClass::kCpu;
+      mine.collective.device_class = testing::ClassOf(backend());
     }
     return data;
   }
@@ -241,7 +241,8 @@ TEST_P(MoveOnRanksTest, ABarrierWaitsForTheLastRank) {
 INSTANTIATE_TEST_SUITE_P(Backends, MoveOnRanksTest,
                          ::testing::Values(std::tuple("shm", 1), std::tuple("shm", 2), std::tuple("shm", 3),
                                            std::tuple("shm", 4), std::tuple("shm", 5), std::tuple("loopback", 1),
-                                           std::tuple("fakedevice", 1), std::tuple("fakedevice", 3)),
+                                           std::tuple("fakedevice", 1), std::tuple("fakedevice", 3),
+                                           std::tuple("staged", 1), std::tuple("staged", 3)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
                          });

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "cuda/fake_driver.h"
 #include "data/backend.h"
 #include "testing/fake_device_backend.h"
 
@@ -35,17 +37,25 @@ struct RankData {
 inline BackendOptions SmallTiles() {
   BackendOptions options;
   options.tile_bytes = 1024;
+  options.staging_tile_bytes = 1024;
   return options;
+}
+
+// The class of a backend's tensors. Besides the product's backends, tests have "fakedevice", and "staged", which is
+// shm, or loopback for one rank, on tensors of the fake CUDA driver.
+inline wire::DeviceClass ClassOf(const std::string& backend) {
+  if (backend == "staged") return wire::DeviceClass::kCuda;
+  return backend == "fakedevice" ? wire::DeviceClass::kFake : wire::DeviceClass::kCpu;
 }
 
 class Ranks {
  public:
   static constexpr size_t kAreaBytes = 1 << 20;
 
-  // Every rank has a fake device, too, with a share of its memory.
+  // Every rank has a fake device and a staged backend, too, with shares of its memory.
   explicit Ranks(int size, const BackendOptions& options = {}, size_t area_bytes = kAreaBytes,
                  const std::vector<std::span<std::byte>>& regions = {}, int64_t device_delay_ns = 0) {
-    const size_t device_bytes = area_bytes / 8 / 64 * 64;
+    const size_t share_bytes = area_bytes / 8 / 64 * 64;
     for (int r = 0; r < size; ++r) {
       areas_.push_back({static_cast<std::byte*>(std::aligned_alloc(64, area_bytes)), &std::free});
       std::memset(areas_.back().get(), 0, area_bytes);
@@ -58,12 +68,18 @@ class Ranks {
       area.data_bytes = area_bytes;
       area.regions = regions;
       area.ring = [this](int rank) { rings_[static_cast<size_t>(rank)].fetch_add(1); };
-      const SharedArea of_device = PartOf(area, area_bytes - device_bytes, device_bytes);
-      auto backends = MakeBackends(PartOf(area, 0, area_bytes - device_bytes), options);
+      const SharedArea of_device = PartOf(area, area_bytes - share_bytes, share_bytes);
+      const SharedArea of_staged = PartOf(area, area_bytes - 2 * share_bytes, share_bytes);
+      auto backends = MakeBackends(PartOf(area, 0, area_bytes - 2 * share_bytes), options);
       EXPECT_TRUE(backends.ok()) << backends.status().message();
       auto device = horocache::testing::MakeFakeDeviceBackend(of_device, options, device_delay_ns);
       EXPECT_TRUE(device.ok()) << device.status().message();
       backends->push_back(std::move(*device));
+      BackendOptions with_devices = options;
+      with_devices.devices = cuda::testing::FakeDriver::Get().devices();
+      auto staged = MakeBackends(of_staged, with_devices);
+      EXPECT_TRUE(staged.ok()) << staged.status().message();
+      staged_.push_back(std::move(staged->front()));
       shared_.push_back(std::move(area));
       backends_.push_back(std::move(*backends));
     }
@@ -71,6 +87,7 @@ class Ranks {
 
   int size() const { return static_cast<int>(areas_.size()); }
   Backend& backend(int rank, const std::string& name) {
+    if (name == "staged") return *staged_[static_cast<size_t>(rank)];
     for (auto& backend : backends_[static_cast<size_t>(rank)]) {
       if (backend->traits().name == name) return *backend;
     }
@@ -84,6 +101,7 @@ class Ranks {
   std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> areas_;
   std::vector<SharedArea> shared_;
   std::vector<std::vector<std::unique_ptr<Backend>>> backends_;
+  std::vector<std::unique_ptr<Backend>> staged_;
   std::atomic<uint64_t> rings_[64] = {};
 };
 
@@ -112,12 +130,47 @@ inline void BindVariable(RankData* data) {
   for (Segment& segment : data->collective.segments) segment.output = nullptr;
 }
 
+// Moves a collective's tensors into memory of the fake CUDA device, and back.
+class OnDevice {
+ public:
+  explicit OnDevice(Collective* collective) : bytes_(DTypeBytes(collective->dtype)) {
+    for (Segment& segment : collective->segments) {
+      const std::byte* const input = segment.input;
+      segment.input = Moved(const_cast<std::byte*>(input), segment.count);
+      segment.output =
+          segment.output == input ? const_cast<std::byte*>(segment.input) : Moved(segment.output, segment.count);
+    }
+  }
+  void Fetch() {
+    for (const Copy& copy : copies_) copy.memory->Read(copy.host);
+  }
+
+ private:
+  struct Copy {
+    std::byte* host;
+    std::unique_ptr<cuda::testing::DeviceMemory> memory;
+  };
+
+  std::byte* Moved(std::byte* host, int64_t count) {
+    if (host == nullptr || count == 0) return nullptr;
+    auto memory = std::make_unique<cuda::testing::DeviceMemory>(static_cast<size_t>(count) * bytes_);
+    memory->Write(host);
+    copies_.push_back({host, std::move(memory)});
+    return copies_.back().memory->data();
+  }
+
+  const size_t bytes_;
+  std::vector<Copy> copies_;
+};
+
 // Starts one collective on every rank and tests all ranks in turn until all are finished.
 inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, std::vector<RankData>* data,
                                      int most_turns = 1000000) {
   std::vector<std::unique_ptr<CollectiveTask>> operations;
+  std::vector<OnDevice> on_device;
   for (int r = 0; r < ranks->size(); ++r) {
-    Collective& c = (*data)[static_cast<size_t>(r)].collective;
+    Collective c = (*data)[static_cast<size_t>(r)].collective;
+    if (c.device_class == wire::DeviceClass::kCuda) on_device.emplace_back(&c);
     const Status supported = ranks->backend(r, backend).Supports(c);
     EXPECT_TRUE(supported.ok()) << supported.message();
     operations.push_back(ranks->backend(r, backend).Start(c));
@@ -142,6 +195,7 @@ inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, s
     }
     if (!any && backend == "fakedevice") std::this_thread::yield();
   }
+  for (OnDevice& tensors : on_device) tensors.Fetch();
   return statuses;
 }
 

@@ -151,7 +151,7 @@ class PlacedRowsTest : public ::testing::TestWithParam<std::tuple<std::string, i
       mine.collective.root = root;
       mine.collective.dtype = DType::kInt16;
       mine.collective.row_elements = 3;
-      mine.collective.device_class = backend() == "fakedevice" ? wire::DeviceClass::kFake : wire::DeviceClass::kCpu;
+      mine.collective.device_class = testing::ClassOf(backend());
       mine.inputs.emplace_back();
     }
     return data;
@@ -344,7 +344,8 @@ TEST_P(PlacedRowsTest, ARootThatHasJoinedIsRefused) {
 INSTANTIATE_TEST_SUITE_P(Backends, PlacedRowsTest,
                          ::testing::Values(std::tuple("shm", 1), std::tuple("shm", 2), std::tuple("shm", 3),
                                            std::tuple("shm", 4), std::tuple("shm", 5), std::tuple("loopback", 1),
-                                           std::tuple("fakedevice", 1), std::tuple("fakedevice", 3)),
+                                           std::tuple("fakedevice", 1), std::tuple("fakedevice", 3),
+                                           std::tuple("staged", 1), std::tuple("staged", 3)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
                          });
