@@ -18,6 +18,8 @@ class Result:
     dtype: str
     rows: list[int]  # rows received from each rank; empty if the operation has no rows
     divisor_ranks: int  # divisor of an average over the ranks' parts
+    # The CUDA device of the operation's tensors, to which the adapter copies the result; -1: they are on the CPU.
+    cuda_device: int
     # A tensor on part of this memory, from element `first` on; only for results of Runtime.empty().
     def part(self, first: int, shape: Sequence[int]) -> Result: ...
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any: ...

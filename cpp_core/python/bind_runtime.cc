@@ -97,6 +97,7 @@ void BindResult(py::module_& module) {
       .def_property_readonly("dtype", [](const PyResult& self) { return DTypeName(self.result.dtype); })
       .def_property_readonly("rows", [](const PyResult& self) { return self.result.rows; })
       .def_property_readonly("divisor_ranks", [](const PyResult& self) { return self.result.divisor_ranks; })
+      .def_readonly("cuda_device", &PyResult::cuda_device)
       .def("part", &PartOf, py::arg("first"), py::arg("shape"))
       .def("__dlpack__", &ExportDlpack)
       .def("__dlpack_device__", [](const PyResult&) { return std::make_tuple(dlpack::kCpu, 0); });

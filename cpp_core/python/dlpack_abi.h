@@ -52,7 +52,9 @@ struct ExchangeApi {
   void* managed_from_object;
   void* managed_to_object;
   int (*tensor_from_object)(void* object, Tensor* out);  // borrows; 0 on success, else a Python error is set
-  void* current_work_stream;
+  // The stream on which the framework queues this thread's work; null is the legacy default stream. 0 on success, else
+  // a Python error is set.
+  int (*current_work_stream)(int32_t device_type, int32_t device, void** stream);
 };
 
 }  // namespace horocache::dlpack

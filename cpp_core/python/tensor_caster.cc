@@ -37,6 +37,10 @@ void SetShape(int ndim, const int64_t* shape, TensorView* view) {
 
 }  // namespace
 
+std::string PlaceName(const Place& place) {
+  return place == Place() ? "in CPU memory" : "on CUDA device " + std::to_string(place.device);
+}
+
 bool IsCompact(const dlpack::Tensor& tensor) {
   return tensor.strides == nullptr || AreCompact(tensor.ndim, tensor.shape, tensor.strides, 1);
 }
@@ -50,11 +54,12 @@ Status FromDlpack(PyObject* object, const dlpack::Tensor& tensor, TensorView* vi
                                 std::to_string(tensor.dtype.code) + ", " + std::to_string(tensor.dtype.bits) +
                                 " bits), which no operation supports");
   }
-  if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost) {
-    return {
-        StatusCode::kUnsupported,
-        std::string(tensor.device.type == dlpack::kCuda ? "a CUDA tensor" : "a tensor that is not in CPU memory") +
-            " cannot be communicated: there is no backend for its device yet. Move it to the CPU first: tensor.cpu()."};
+  if (tensor.device.type == dlpack::kCuda) {
+    view->place = {wire::DeviceClass::kCuda, tensor.device.id};
+  } else if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost) {
+    return UnsupportedError("a " + TypeName(object) +
+                            " that is neither in CPU memory nor on a CUDA device cannot be communicated: there is no "
+                            "backend for its device. Move it to the CPU first.");
   }
   if (!IsCompact(tensor)) {
     return InvalidArgumentError("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
@@ -123,7 +128,14 @@ Status FromCapsule(PyObject* object, TensorView* view) {
   const py::object capsule = py::reinterpret_borrow<py::object>(object).attr("__dlpack__")();
   auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw py::error_already_set();
-  return FromDlpack(object, managed->tensor, view);  // the tensor owns the memory; the capsule only describes it
+  // The tensor owns the memory; the capsule only describes it.
+  HC_RETURN_IF_ERROR(FromDlpack(object, managed->tensor, view));
+  if (view->place == Place()) return Status::Ok();
+  return UnsupportedError(
+      "a " + TypeName(object) +
+      " on a CUDA device does not tell its stream: its framework lacks DLPack's exchange table "
+      "(__dlpack_c_exchange_api__; torch has it since 2.10). Use a newer version, or move the tensor "
+      "to the CPU first.");
 }
 
 }  // namespace
@@ -168,12 +180,21 @@ bool TensorCaster::ReadInPlace(PyObject* object, TensorView* view) {
 }
 
 bool TensorCaster::ReadPlainInPlace(PyObject* object, TensorView* view) {
-  return ReadAs(TypeOf(Py_TYPE(object)), object, view).ok() && view->writable && !IsComplex(view->dtype);
+  return ReadAs(TypeOf(Py_TYPE(object)), object, view).ok() && view->writable && !IsComplex(view->dtype) &&
+         view->place == Place();
+}
+
+Status TensorCaster::CurrentStream(PyObject* tensor, int device, void** stream) {
+  const dlpack::ExchangeApi* const table = TypeOf(Py_TYPE(tensor)).table;
+  if (table == nullptr || table->current_work_stream == nullptr)
+    return UnsupportedError("a " + TypeName(tensor) + " does not tell the stream of its CUDA device");
+  if (table->current_work_stream(dlpack::kCuda, device, stream) != 0) return FetchError(tensor);
+  return Status::Ok();
 }
 
 Status TensorCaster::ReadAs(const Type& type, PyObject* object, TensorView* view) {
   view->writable = true;
-  view->device_class = wire::DeviceClass::kCpu;
+  view->place = Place();
   if (type.table != nullptr) {
     dlpack::Tensor tensor{};
     if (type.table->tensor_from_object(object, &tensor) != 0) return FetchError(object);

@@ -19,10 +19,19 @@
 
 namespace horocache::python {
 
+// Where a tensor's memory is.
+struct Place {
+  wire::DeviceClass device_class = wire::DeviceClass::kCpu;
+  int device = 0;  // number of the CUDA device
+  bool operator==(const Place&) const = default;
+};
+// "in CPU memory", "on CUDA device 1".
+std::string PlaceName(const Place& place);
+
 struct TensorView {
   std::byte* data = nullptr;
   DType dtype = DType::kFloat32;
-  wire::DeviceClass device_class = wire::DeviceClass::kCpu;
+  Place place;
   std::vector<int64_t> shape;
   int64_t count = 1;
   bool writable = true;
@@ -38,10 +47,13 @@ class TensorCaster {
   // Requires the GIL. Fails with kInvalidArgument if the object is not a tensor, is not contiguous or has a dtype that
   // DType lacks, and with kUnsupported for a device without a backend.
   Status Read(PyObject* object, TensorView* view);
-  // Reads the tensor. Returns true if a result may be stored in its memory, and the memory has exactly its values.
-  // False if the tensor is read-only, may be the negative or the conjugate of its memory, or cannot be read.
+  // Reads the tensor. Returns true if a result may be stored in its memory by the processor, and the memory has exactly
+  // its values. False if the tensor is read-only, may be the negative or the conjugate of its memory, is not in the
+  // host's memory, or cannot be read.
   bool ReadInPlace(PyObject* object, TensorView* view);
-  // The same for a tensor whose memory is known not to be negated.
+  // The stream on which the tensor's framework queues this thread's work for a CUDA device.
+  Status CurrentStream(PyObject* tensor, int device, void** stream);
+  // The same as ReadInPlace for a tensor whose memory is known not to be negated.
   bool ReadPlainInPlace(PyObject* object, TensorView* view);
 
  private:

@@ -92,6 +92,7 @@ Runtime::Runtime(RuntimeConfig config, Job job)
       logger_(ParseLevel(config_.knobs.log_level), job_.identity.rank, !config_.knobs.log_hide_time),
       metrics_(job_.identity.size),
       timeline_(observe::Timeline::Make([logger = logger_](const std::string& text) { logger.Warning(text); })),
+      devices_(std::make_shared<cuda::Devices>(config_.knobs.cuda_library)),
       cause_(job_.identity.source == "horocacherun" ? config_.knobs.launcher_dir : "", job_.identity.rank) {}
 
 Runtime::~Runtime() {
@@ -229,7 +230,7 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMember
       return block == nullptr ? nullptr : std::shared_ptr<std::byte>(block, block->memory().data());
     };
   }
-  return MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_});
+  return MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_}, devices_);
 }
 
 // The parts of the progress engine that need no other rank.
@@ -371,6 +372,20 @@ Status Runtime::CheckRoute(const Operation& operation) const {
   HC_RETURN_IF_ERROR(CheckMessage(operation, job_.identity.size));
   if (operation.process_set == 0) return Status::Ok();
   return sets_.CheckMember(operation.process_set, PeerRank(operation), DescribeMessage(operation));
+}
+
+Status Runtime::AwaitStream(Operation* operation, int device, cuda::StreamHandle stream) {
+  if (config_.knobs.check_finite) {
+    return UnsupportedError("HOROCACHE_CHECK_FINITE reads tensors on the host, so it has no CUDA tensors; unset it");
+  }
+  StatusOr<std::shared_ptr<cuda::Device>> opened = devices_->Get(device);
+  if (!opened.ok()) return opened.status();
+  StatusOr<cuda::StreamEvent> computed = cuda::StreamEvent::Record(std::move(*opened), stream);
+  // The other ranks wait for this rank's tensors, which no later call can submit.
+  if (computed.status().code() == StatusCode::kAborted) engine_->Abort(computed.status().message());
+  if (!computed.ok()) return computed.status();
+  operation->computed.emplace(std::move(*computed));
+  return Status::Ok();
 }
 
 Status Runtime::Queue(Operation* operation, bool* first) {

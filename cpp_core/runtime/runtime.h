@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "cuda/device.h"
 #include "net/bootstrap/bootstrap.h"
 #include "net/bootstrap/launcher_environment.h"
 #include "net/failure/peer_monitor.h"
@@ -89,6 +90,9 @@ class Runtime {
   // `owner` belongs to the caller again. `wait_follows`: the caller waits for the operation next, so no thread is woken
   // for it now.
   Status Submit(Operation* operation, bool wait_follows);
+  // To call before Submit for an operation on tensors of this CUDA device, which `stream` computes: they are read once
+  // the stream has done what it has to do now. kUnsupported without a CUDA driver, or during a capture of the stream.
+  Status AwaitStream(Operation* operation, int device, cuda::StreamHandle stream);
   // Returns the operation of a handle; null if the handle is unknown or consumed.
   Operation* Find(int64_t handle) { return table_.Find(handle); }
   // See ProgressEngine::Wait.
@@ -194,6 +198,7 @@ class Runtime {
   std::unique_ptr<StackSignal> stacks_ HC_GUARDED_BY(stacks_mutex_);  // null before WatchStacks
   std::string own_folder_ HC_GUARDED_BY(stacks_mutex_);
   const std::shared_ptr<observe::Timeline> timeline_;
+  const std::shared_ptr<cuda::Devices> devices_;
   CauseNote cause_;
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;

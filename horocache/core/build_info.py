@@ -55,7 +55,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Always False: this version has no CUDA backend."""
+    """Always False: no library of the package links CUDA. The driver is loaded when the first CUDA tensor comes."""
     return False
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from horocache.base.paths import is_file
 from horocache.core.library_path import folders
 from horocache.doctor.finding import Finding, State
+from horocache.errors import HorocacheError
 
 _SECONDS = 20  # for one library to load
 _OLDEST_TORCH = (2, 1)
@@ -53,9 +54,10 @@ def look() -> Iterator[Finding]:
     """Search for libraries and frameworks."""
     for version in _versions("mpi4py"):
         yield Finding("libraries", "mpi4py", version)
-    yield from _library("MPI", mpi_names(), "MPI_Get_library_version", _MPI)
-    yield from _library("NCCL", wheel_names("nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2"), "ncclGetVersion", _NCCL)
-    yield from _library("CUDA", ["libcuda.so.1"], "cuInit", _CUDA)
+    yield from _library("MPI", mpi_names(), "MPI_Get_library_version", _MPI, "several hosts")
+    nccl_names = wheel_names("nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2")
+    yield from _library("NCCL", nccl_names, "ncclGetVersion", _NCCL, "nothing yet")
+    yield from _library("CUDA", [_cuda_name()], "cuInit", _CUDA, "CUDA tensors")
     yield from _frameworks()
 
 
@@ -75,7 +77,7 @@ def probe(name: str, symbol: str, code: str) -> tuple[str, str] | str | None:
     return None if absent else f"{name}: {reason}"
 
 
-def _library(label: str, names: Sequence[str], symbol: str, code: str) -> Iterator[Finding]:
+def _library(label: str, names: Sequence[str], symbol: str, code: str, needed_for: str) -> Iterator[Finding]:
     broken = ""
     for name in names:
         found = probe(name, symbol, code)
@@ -88,7 +90,18 @@ def _library(label: str, names: Sequence[str], symbol: str, code: str) -> Iterat
         fix = "it is there but does not load: repair or remove it"
         yield Finding("libraries", label, broken, State.WARNING, fix)
     else:
-        yield Finding("libraries", label, "not found (not needed on one host)", State.INFO)
+        yield Finding("libraries", label, f"not found (needed for {needed_for})", State.INFO)
+
+
+def _cuda_name() -> str:
+    """Return the file or name by which a job loads the CUDA driver."""
+    try:
+        from horocache import _core  # noqa: PLC0415  (doctor/core.py reports a core that cannot be loaded)
+
+        named = _core.parse_knobs({})["cuda_library"][0]
+    except (ImportError, HorocacheError):  # doctor/core.py reports both errors
+        named = ""
+    return named or "libcuda.so.1"
 
 
 def mpi_names() -> list[str]:

@@ -2,6 +2,7 @@
 
     horocacherun -np 2 python tests/conformance/run_cases.py --backend shm
     mpiexec -n 3 python tests/conformance/run_cases.py --backend mpi --only gatherv
+    horocacherun -np 2 python tests/conformance/run_cases.py --cuda build/dev/tests/fake_gpu/libcuda_fake.so.1
 
 The exit code is 1 if a rank got a wrong result; the first failure is printed.
 """
@@ -9,13 +10,17 @@ The exit code is 1 if a rank got a wrong result; the first failure is printed.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 from cases import CASES
 
 import horocache as hc
 
+TESTS = Path(__file__).resolve().parents[1]
 # Small, so that the large tensors of the cases are many tiles.
 KNOBS = {"shm_tile": 4096}
 
@@ -24,14 +29,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", help="the backend under test; the selector's choice by default")
     parser.add_argument("--only", choices=sorted(CASES), action="append", help="these cases only")
+    parser.add_argument("--cuda", metavar="LIBRARY", help="CUDA tensors, with this driver")
     arguments = parser.parse_args()
+    package: Any = hc
+    if arguments.cuda:
+        os.environ["HOROCACHE_CUDA_LIBRARY"] = arguments.cuda
+        sys.path[:0] = [str(TESTS.parent), str(TESTS / "fake_gpu")]
+        from device_arrays import OnDevice
+
+        package = OnDevice(hc)
     hc.init(**KNOBS)
     for operation, case in CASES.items():
         if arguments.only and operation not in arguments.only:
             continue
         begin = time.monotonic()
         try:
-            checks = case(hc, arguments.backend)
+            checks = case(package, arguments.backend)
         except Exception as error:
             sys.stderr.write(
                 f"FAILED on rank {hc.rank()} of {hc.size()}: {operation}: {type(error).__name__}: {error}\n"

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +126,11 @@ def test_the_control_benchmark_counts_rounds_with_the_cache_and_without(launcher
     assert cached["cache_hits"] >= 20
     assert uncached["cache_hits"] == 0
     assert cached["wrong"] == uncached["wrong"] == 0
+
+
+def test_the_doctor_loads_the_driver_that_the_knob_names(launcher):
+    fake = Path(__file__).resolve().parents[2] / "build" / "dev" / "tests" / "fake_gpu" / "libcuda_fake.so.1"
+    found, _ = findings(doctor(launcher, "--json", env={"HOROCACHE_CUDA_LIBRARY": str(fake)}))
+    assert found["libraries", "CUDA"]["value"].startswith("driver for CUDA 13.0, 1 device(s) at "), found
+    missing = doctor(launcher, env={"HOROCACHE_CUDA_LIBRARY": "libcuda-nowhere.so.1"})
+    assert "not found (needed for CUDA tensors)" in missing.stdout

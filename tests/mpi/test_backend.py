@@ -13,6 +13,7 @@ from mpi_jobs import REPOSITORY, WORKERS, arguments_of, flavour, run_command, ru
 from horocache.observe.trace import key_of, load_all, merge
 
 CASES = REPOSITORY / "tests" / "conformance" / "run_cases.py"
+FAKE_CUDA = REPOSITORY / "build" / "dev" / "tests" / "fake_gpu" / "libcuda_fake.so.1"
 STANDARD = Path(sys.prefix) / "lib" / "libmpi_abi.so.1"
 
 
@@ -23,6 +24,15 @@ def test_every_operation_conforms(ranks):
     job = run_command([*arguments_of(ranks), sys.executable, str(CASES), "--backend", "mpi"], deadline_s=240)
     assert job.code == 0, job.report()
     assert " checks " in job.out, job.report()
+
+
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(2, marks=tried_with("mpich")), pytest.param(3, marks=tried_with("openmpi"))]
+)
+def test_every_operation_on_cuda_tensors_conforms(ranks):
+    command = [*arguments_of(ranks), sys.executable, str(CASES), "--backend", "mpi", "--cuda", str(FAKE_CUDA)]
+    job = run_command(command, {"FAKE_GPU_DELAY_US": "20"}, deadline_s=240)
+    assert job.code == 0 and " checks " in job.out, job.report()
 
 
 @pytest.mark.skipif(not STANDARD.exists(), reason="this MPI has no library with the standard ABI")

@@ -241,7 +241,7 @@ bool PyRuntime::FillGroup(Operation* operation, const Members& members, PyObject
     if (!AppendText(members.name(i), &text_)) return false;
     Keep(text_, &signature.tensors[i].name, &same);
   }
-  Keep(view_.device_class, &signature.device_class, &same);
+  Keep(view_.place.device_class, &signature.device_class, &same);
   prepared.same_request = same;
   operation->process_set = call.process_set;
   operation->allocate_results = false;

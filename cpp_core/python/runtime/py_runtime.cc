@@ -223,7 +223,9 @@ int64_t PyRuntime::Submit(const py::tuple& request) {
     AssignList(field(kSendStarts), &operation->rows.send_starts);
     AssignList(field(kReceiveRows), &operation->rows.receive_rows);
     AssignList(field(kReceiveStarts), &operation->rows.receive_starts);
-    Fill(operation, IntegerOf(field(kOp)), field(kInputs), outputs, field(kName), field(kNames), IsTrue(field(kGroup)));
+    Place place;
+    Fill(operation, IntegerOf(field(kOp)), field(kInputs), outputs, field(kName), field(kNames), IsTrue(field(kGroup)),
+         &place);
     numbers = {IntegerOf(field(kReduceOp)), NumberOf(field(kPrescale)), NumberOf(field(kPostscale)),
                IsTrue(field(kWaitFollows))};
     operation->process_set = static_cast<uint32_t>(IntegerOf(field(kProcessSet)));
@@ -237,6 +239,7 @@ int64_t PyRuntime::Submit(const py::tuple& request) {
     StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(field(kDivideBy).cast<std::string_view>());
     ThrowIfError(divides.status());
     signature.divide_by = *divides;
+    AwaitStream(operation, field(kInputs), place);
   } catch (...) {
     runtime.Recycle(operation);
     throw;
@@ -246,7 +249,7 @@ int64_t PyRuntime::Submit(const py::tuple& request) {
 }
 
 void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, const py::object& outputs,
-                     const py::object& name, const py::object& names, bool group) {
+                     const py::object& name, const py::object& names, bool group, Place* place) {
   if (op < 0 || op >= wire::kNumOps)
     ThrowIfError({StatusCode::kInvalidArgument, "there is no operation " + std::to_string(op)});
   wire::Signature& signature = operation->request.signature;
@@ -256,9 +259,11 @@ void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, c
   operation->tensors.resize(count);
   operation->allocate_results = outputs.is_none();
   signature.name.clear();
+  signature.device_class = wire::DeviceClass::kCpu;
   if (!name.is_none()) AssignText(name, &signature.name);
   for (size_t i = 0; i < count; ++i) {
-    FillTensor(operation, i, inputs[i], outputs.is_none() ? py::object() : py::object(outputs[py::int_(i)]));
+    const py::object output = outputs.is_none() ? py::object() : py::object(outputs[py::int_(i)]);
+    FillTensor(operation, i, inputs[i], output, place);
     if (names.is_none()) {
       runtime::NameMember(i, group, &signature);
     } else {
@@ -269,14 +274,33 @@ void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, c
 
 void PyRuntime::Describe(size_t index, Operation* operation) {
   runtime::DescribeTensor(index, view_.dtype, view_.shape, view_.data, operation);
-  operation->request.signature.device_class = view_.device_class;
+  operation->request.signature.device_class = view_.place.device_class;
 }
 
-void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object& input, const py::object& output) {
+// One copy of the tensors' bytes goes through one device's streams.
+void PyRuntime::CheckPlace(const Place& place, const std::string& which) const {
+  if (view_.place == place) return;
+  ThrowIfError(InvalidArgumentError(which + " is " + PlaceName(view_.place) + ", tensor 0 is " + PlaceName(place) +
+                                    "; all tensors of an operation, and their results, must be in one place."));
+}
+
+// CUDA tensors are read when their stream has computed them.
+void PyRuntime::AwaitStream(Operation* operation, const py::sequence& inputs, const Place& place) {
+  if (operation->request.signature.device_class != wire::DeviceClass::kCuda) return;
+  void* stream = nullptr;
+  ThrowIfError(caster_.CurrentStream(py::object(inputs[0]).ptr(), place.device, &stream));
+  ThrowIfError(Get().AwaitStream(operation, place.device, stream));
+}
+
+void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object& input, const py::object& output,
+                           Place* place) {
   ThrowIfError(caster_.Read(input.ptr(), &view_));
   Describe(index, operation);
+  if (index == 0) *place = view_.place;
+  CheckPlace(*place, "tensor " + std::to_string(index));
   if (!output || output.is_none()) return;
   if (output.ptr() != input.ptr()) ThrowIfError(caster_.Read(output.ptr(), &view_));
+  CheckPlace(*place, "output " + std::to_string(index));
   if (!view_.writable)
     ThrowIfError({StatusCode::kInvalidArgument, "output " + std::to_string(index) + " is read-only"});
   ThrowIfError(runtime::SetOutput(index, view_.dtype, view_.count, view_.data, operation));

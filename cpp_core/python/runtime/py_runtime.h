@@ -25,6 +25,7 @@ using Texts = std::map<std::string, std::string>;
 struct PyResult {
   runtime::Result result;
   std::shared_ptr<std::byte> memory = nullptr;  // from Runtime::Allocate; null: result.bytes has the elements
+  int cuda_device = -1;                         // the device of the operation's tensors; -1: they are on the CPU
   std::byte* data() const { return memory != nullptr ? memory.get() : result.bytes.get(); }
 };
 
@@ -129,10 +130,12 @@ class PyRuntime {
   void CallPatiently(const PatientCall& call);
   void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
   void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
-            const pybind11::object& name, const pybind11::object& names, bool group);
+            const pybind11::object& name, const pybind11::object& names, bool group, Place* place);
   void Describe(size_t index, runtime::Operation* operation);  // from view_
   void FillTensor(runtime::Operation* operation, size_t index, const pybind11::object& input,
-                  const pybind11::object& output);
+                  const pybind11::object& output, Place* place);
+  void CheckPlace(const Place& place, const std::string& which) const;  // of view_
+  void AwaitStream(runtime::Operation* operation, const pybind11::sequence& inputs, const Place& place);
   bool FillGroup(runtime::Operation* operation, const Members& members, PyObject* type, const InPlaceCall& call);
   void FillMember(runtime::Operation* operation, size_t index, bool* same);
   bool ReadInPlace(PyObject* tensor, const InPlaceCall& call);  // into view_

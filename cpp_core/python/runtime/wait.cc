@@ -100,13 +100,15 @@ py::object PyRuntime::Consume(Operation* operation) {
   const wire::Op op = operation->request.signature.op;
   const int32_t last_joined = operation->last_joined;
   const bool allocated = operation->allocate_results && op != wire::Op::kBarrier;
+  const int cuda_device = operation->computed.has_value() ? operation->computed->device() : -1;
   std::vector<runtime::Result> results = std::move(operation->results);
   Get().Recycle(operation);
   ThrowIfError(status);
   if (op == wire::Op::kJoin) return py::int_(last_joined);
   if (!allocated) return py::none();
   py::list out;
-  for (runtime::Result& result : results) out.append(py::cast(PyResult{std::move(result)}));
+  for (runtime::Result& result : results)
+    out.append(py::cast(PyResult{.result = std::move(result), .cuda_device = cuda_device}));
   return out;
 }
 

@@ -84,6 +84,7 @@ bool Lane::StartCollective() {
     } else {
       BuildSingle(plan, &collective);
     }
+    if (plan.device_class == wire::DeviceClass::kCuda) AddDevice(plan, &collective);
   }
   if (const Status supported = backend_->Supports(collective); !supported.ok()) {
     status_ = Named(supported);
@@ -94,6 +95,18 @@ bool Lane::StartCollective() {
   MarkPhase();
   task_ = &Lane::TestCollective;
   return true;
+}
+
+void Lane::AddDevice(const control::Plan& plan, data::Collective* collective) {
+  computed_.events.clear();
+  for (const control::PlanItem& item : plan.items) {
+    if (item.op == control::kNoOp) continue;
+    const std::optional<cuda::StreamEvent>& computed = OperationTable::FromId(item.op)->computed;
+    if (computed.has_value()) computed_.events.push_back(&*computed);
+  }
+  if (computed_.events.empty()) return;  // this rank has joined
+  collective->device = computed_.events.front()->device();
+  collective->ready = &computed_;
 }
 
 void Lane::NoteStarted() {
@@ -116,7 +129,7 @@ void Lane::BuildFused(const control::Plan& plan, data::Collective* collective) c
         const TensorArgument& tensor = operation->tensors[i];
         segment = {tensor.input, tensor.output, tensor.count};
         // For an operation that is not in place, the binding has just allocated the output.
-        if (tensor.output != tensor.input && tensor.output != nullptr)
+        if (tensor.output != tensor.input && tensor.output != nullptr && plan.device_class == wire::DeviceClass::kCpu)
           PreferHugePages(tensor.output, static_cast<size_t>(tensor.count) * DTypeBytes(collective->dtype));
       } else {
         segment.count = Elements(item.signature->tensors[i].shape);

@@ -59,6 +59,10 @@ class Lane {
     if (running_ != nullptr) running_->AddWaitingFor(ranks);
   }
   std::string Details() const { return running_ != nullptr ? running_->Details() : std::string(); }
+  // True if the running collective waits for its own tensors to be computed, and not for other ranks.
+  bool awaits_tensors() const {
+    return running_ != nullptr && running_->phase() == observe::Phase::kWaitForData && !computed_.events.empty();
+  }
   // True if the running collective makes progress only when it is tested.
   bool must_poll() const { return running_ != nullptr && running_->must_poll(); }
   // The name of the operation that completed last in this lane; empty: none.
@@ -69,7 +73,19 @@ class Lane {
  private:
   using Task = bool (Lane::*)();  // returns true when done; the lane then runs the next task
 
+  // Ready when the streams of the program have computed the CUDA tensors of all operations of the plan.
+  class Computed : public data::Event {
+   public:
+    bool Ready() override {
+      while (!events.empty() && events.back()->Happened()) events.pop_back();
+      return events.empty();
+    }
+    std::vector<const cuda::StreamEvent*> events;
+  };
+
   bool StartCollective();
+  // Sets the device of the plan's CUDA tensors and the event for which the collective waits.
+  void AddDevice(const control::Plan& plan, data::Collective* collective);
   bool TestCollective();
   bool CompletePlan();
 
@@ -102,9 +118,10 @@ class Lane {
   RingQueue<control::Plan> plans_;
   std::vector<control::Plan> spare_;
   Task task_ = &Lane::StartCollective;
-  size_t item_ = 0;  // current item, for operations that do not fuse
-  int tensor_ = 0;   // current tensor within the item's piece
-  Status status_;    // of the plan at the front
+  size_t item_ = 0;    // current item, for operations that do not fuse
+  int tensor_ = 0;     // current tensor within the item's piece
+  Status status_;      // of the plan at the front
+  Computed computed_;  // of the running collective
   std::unique_ptr<data::CollectiveTask> running_;
   std::vector<data::Segment> segments_;  // empty; keeps the capacity of the last collective's list
   data::VariableOutput variable_;

@@ -185,9 +185,11 @@ void SetEngine::CheckOverdue(int64_t now_ns) {
     std::vector<int> late = channel_->NotRunning(now_ns, waited_ns / 2);
     if (late.empty()) lane.AddWaitingFor(&late);
     Overdue(control::Describe(running->request.signature) + names_.OfSet() + " has made no progress for " +
-                SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() + " and waits for " +
-                (late.empty() ? "other ranks" : names_.Text(late)) +
-                ", which did not answer (stopped, or without processor time?)." + lane.Details(),
+                SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() +
+                (lane.awaits_tensors() ? " and waits for its tensors."
+                                       : " and waits for " + (late.empty() ? "other ranks" : names_.Text(late)) +
+                                             ", which did not answer (stopped, or without processor time?).") +
+                lane.Details(),
             waited_ns, now_ns);
     if (!end_reason_.ok()) return;
   }

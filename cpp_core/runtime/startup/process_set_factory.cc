@@ -155,7 +155,8 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Tra
                                   "names some.");
 }
 
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs) {
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs,
+                           std::shared_ptr<cuda::Devices> devices) {
   StatusOr<control::Selector> selector =
       SelectorFor(knobs, static_cast<int>(membership.ranks.size()),
                   {membership.one_host(), !membership.mpi.all.empty()}, programs.library.get());
@@ -167,8 +168,10 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
   const bool runs_programs = programs.library != nullptr && (membership.one_host() || !membership.mpi.all.empty());
   const size_t main_bytes = runs_programs ? local.data_bytes / 2 / kCacheLine * kCacheLine : local.data_bytes;
   const data::SharedArea main = data::PartOf(local, 0, main_bytes);
+  data::BackendOptions with_devices = options;
+  with_devices.devices = std::move(devices);
   auto backends =
-      data::MakeBackends(AreaOf(membership, main), options, MpiFor(membership, std::move(membership.mpi), main));
+      data::MakeBackends(AreaOf(membership, main), with_devices, MpiFor(membership, std::move(membership.mpi), main));
   if (!backends.ok()) return backends.status();
   if (runs_programs) {
     const data::SharedArea rest = data::PartOf(local, main_bytes, local.data_bytes - main_bytes);

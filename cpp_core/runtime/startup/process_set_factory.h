@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "control/selector.h"
+#include "cuda/device.h"
 #include "data/backend.h"
 #include "net/message_link.h"
 #include "net/mpi/communicator.h"
@@ -59,8 +60,10 @@ struct SetPrograms {
   const Logger* logger = nullptr;  // outlives the sets
 };
 
-// Makes the parts of a set. All ranks of the set pass equal settings. The caller owns the parts.
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs);
+// Makes the parts of a set. All ranks of the set pass equal settings. `devices` has the CUDA devices of this rank. The
+// caller owns the parts.
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs,
+                           std::shared_ptr<cuda::Devices> devices);
 
 // Makes the selector, the rules by which a set of `ranks` ranks chooses backends. Returns kInvalidArgument for a bad
 // rule.

@@ -9,12 +9,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/status.h"
 #include "control/response_cache.h"
+#include "cuda/stream_event.h"
 #include "net/shm/shared_heap.h"
 #include "wire/message.h"
 
@@ -68,7 +70,8 @@ struct Operation {
   std::vector<TensorArgument> tensors;
   RowLists rows;
   bool allocate_results = false;
-  int32_t tag = 0;             // of a send or recv
+  int32_t tag = 0;                            // of a send or recv
+  std::optional<cuda::StreamEvent> computed;  // of CUDA tensors: when their stream has computed them
   int64_t first_ready_ns = 0;  // of a group, for the timeline: when its first tensor was ready; 0: unknown
   void* owner = nullptr;       // keeps the tensors alive; managed by the binding
 

@@ -321,6 +321,7 @@ void OperationTable::Recycle(Operation* operation) {
   operation->submitted_ns = 0;
   operation->message = 0;
   operation->owner = nullptr;
+  operation->computed.reset();
   RowLists& rows = operation->rows;
   for (auto* list : {&rows.splits, &rows.send_starts, &rows.receive_rows, &rows.receive_starts}) list->clear();
   operation->results.clear();
