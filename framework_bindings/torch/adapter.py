@@ -32,6 +32,8 @@ DTYPES = frozenset(
     )
 )
 
+CUDA = "cuda"  # the type of the devices, besides the CPU, whose tensors the core takes
+
 _Tensor = torch.Tensor
 _strided = torch.strided
 
@@ -58,6 +60,11 @@ def _version_counter() -> Callable[[Any], object] | None:
 _increment_versions = _version_counter()
 
 
+def can_be_sent(tensor: torch.Tensor) -> bool:
+    """Return True if the core takes tensors of the device."""
+    return tensor.is_cpu or tensor.device.type == CUDA
+
+
 def is_expanded(tensor: torch.Tensor) -> bool:
     """Return True if several elements share memory, as after :meth:`torch.Tensor.expand`."""
     return any(step == 0 and count > 1 for step, count in zip(tensor.stride(), tensor.shape, strict=True))
@@ -65,11 +72,11 @@ def is_expanded(tensor: torch.Tensor) -> bool:
 
 def _of_memory(error: RuntimeError, tensor: torch.Tensor) -> Exception:
     # torch has an out-of-memory error for devices only; for CPU memory it raises a plain RuntimeError.
-    return no_memory_for(tensor.nbytes) if "allocate" in str(error) else error
+    return no_memory_for(tensor.nbytes) if tensor.is_cpu and "allocate" in str(error) else error
 
 
 class TorchAdapter:
-    """:class:`~horocache.collectives.tensor_adapter.TensorAdapter` for dense CPU ``torch.Tensor``."""
+    """:class:`~horocache.collectives.tensor_adapter.TensorAdapter` for dense tensors on CPU and CUDA."""
 
     plain_type: type | None = _Tensor
 
@@ -79,7 +86,7 @@ class TorchAdapter:
             raise InvalidArgumentError(
                 f"expected a torch.Tensor, got {type(value).__module__}.{type(value).__qualname__}."
             )
-        if not value.is_cpu:
+        if not can_be_sent(value):
             raise UnsupportedError(
                 f"the tensor is on {value.device}; there is no {value.device.type.upper()} backend yet. "
                 "Move it with .cpu()."
@@ -102,7 +109,7 @@ class TorchAdapter:
             and not value.requires_grad
             and not value.is_neg()  # a typical tensor passes all tests, so their order does not matter
             and not value.is_conj()
-            and value.is_cpu
+            and (value.is_cpu or value.device.type == CUDA)
             and value.dtype in DTYPES
             and value.layout is _strided
             and value.is_contiguous()
@@ -171,9 +178,9 @@ class TorchAdapter:
         return tensor if rows == tensor.shape[0] else tensor[:rows]
 
     def from_result(self, result: Result) -> torch.Tensor:
-        """Return a tensor on memory that the core allocated; DLPack passes it without a copy."""
+        """Return a tensor on memory that the core allocated, without a copy; or a copy on the operation's device."""
         tensor: torch.Tensor = from_dlpack(result)
-        return tensor
+        return tensor if result.cuda_device < 0 else tensor.to(torch.device(CUDA, result.cuda_device))
 
     def dtype_name(self, dtype: Any) -> str:
         """Return the element type's name in torch; None is torch's default dtype."""

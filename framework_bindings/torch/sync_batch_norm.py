@@ -15,7 +15,7 @@ from .ops import allgather, allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Normalizes each channel by its mean and variance over the batches of all ranks. Works on CPU tensors.
+    """Normalizes each channel by its mean and variance over the batches of all ranks.
 
     In evaluation with running statistics, with a single rank, and on ranks outside of the process set, the layer does
     not communicate and computes the same as ``torch.nn.BatchNorm``. Otherwise all ranks must run the same layers in the

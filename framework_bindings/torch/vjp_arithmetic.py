@@ -15,14 +15,15 @@ class Arithmetic:
         """Return the part of the given shape that begins at row ``start``; a scalar counts as one row."""
         rows = shape[0] if shape else 1
         if isinstance(start, torch.Tensor):
-            own = tensor.index_select(0, start + torch.arange(rows))
+            index = start + torch.arange(rows, device=start.device)
+            own = tensor.index_select(0, index.to(tensor.device))
         else:
             own = tensor[start : start + rows]
         return own.reshape(shape)
 
     def zeros(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return zeros that depend on the tensor, so that a graph keeps the operation that computes the tensor."""
-        return tensor.masked_fill(torch.ones((), dtype=torch.bool), 0)
+        return tensor.masked_fill(torch.ones((), dtype=torch.bool, device=tensor.device), 0)
 
     def scale(self, tensor: torch.Tensor, factor: float) -> torch.Tensor:
         """Multiply every element by a number."""

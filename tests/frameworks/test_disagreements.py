@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from ranks import on_ranks
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import horocache as hc
 from horocache.testing import Fault, run_ranks
@@ -215,11 +214,8 @@ def test_the_warning_about_average_points_at_the_users_line():
 
 @on_ranks(2)
 def test_tensors_without_a_backend_for_their_device_are_refused():
-
-    with FakeTensorMode():
-        cuda = torch.ones(3, device="cuda")
-    for tensor, device in ((cuda, "CUDA"), (torch.ones(3, device="meta"), "META")):
-        for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda t: hvd.broadcast_(t, 0)):
-            with pytest.raises(NotImplementedError, match=rf"there is no {device} backend yet.*\.cpu\(\)"):
-                call(tensor)
+    tensor = torch.ones(3, device="meta")
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda t: hvd.broadcast_(t, 0)):
+        with pytest.raises(NotImplementedError, match=r"there is no META backend yet.*\.cpu\(\)"):
+            call(tensor)
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()

@@ -9,7 +9,7 @@ same effect on the program on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -54,9 +54,10 @@ def broadcast_optimizer_state(
     is_root = context.rank() == root_rank
     found = _Tensors()
     states = [_state_of(each, found) for each in optimizers.values()] if is_root else []
-    kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in found.tensors]
+    devices = _devices_of(optimizers.values())
+    kinds = [(tensor.dtype, tuple(tensor.shape), _number_of(tensor, devices)) for tensor in found.tensors]
     states, kinds = broadcast_object((states, kinds), root_rank, "optimizer_state", process_set)
-    tensors = found.tensors if is_root else [torch.empty(shape, dtype=dtype) for dtype, shape in kinds]
+    tensors = found.tensors if is_root else _empty(kinds, devices)
     # The root sends contiguous tensors; where contiguous() makes a copy, the state itself stays as it is.
     named = [(f"optimizer_state.{i:06}", tensor.detach().contiguous()) for i, tensor in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
@@ -65,6 +66,23 @@ def broadcast_optimizer_state(
         writer.load(each, state, optimizers.values())
     for each, state in zip(optimizers.values(), states, strict=True):
         writer.write(each, state)
+
+
+def _devices_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.device]:
+    """Return the parameters' devices besides the CPU, in the order of the parameters."""
+    found = (param.device for each in optimizers for param in _parameters_of(each))
+    return list(dict.fromkeys(device for device in found if device.type != "cpu"))
+
+
+def _number_of(tensor: torch.Tensor, devices: Sequence[torch.device]) -> int:
+    """Return the number of the tensor's device among the parameters' devices; -1 for any other device."""
+    return devices.index(tensor.device) if tensor.device in devices else -1
+
+
+def _empty(kinds: Sequence[tuple[torch.dtype, tuple[int, ...], int]], devices: Sequence[torch.device]) -> list[Any]:
+    """Return tensors for the root's, each on the device that has the root's number on this rank."""
+    places = [*devices, torch.device("cpu")]
+    return [torch.empty(shape, dtype=dtype, device=places[min(number, len(devices))]) for dtype, shape, number in kinds]
 
 
 class _State(NamedTuple):

@@ -40,11 +40,15 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
             )
     if not pairs:
         return
-    # One group, so that the ranks agree once. The core sends neighbours of one dtype as one buffer.
+    # One group for each device, so that the ranks agree once. The core sends neighbours of one dtype as one buffer.
     pairs.sort(key=lambda pair: str(pair[1].dtype))
     names = _unique([str(name) for name, _ in pairs])
-    tensors = [tensor for _, tensor in pairs]
-    synchronize(collectives.broadcast_parameters_async_(tensors, names, root_rank, process_set))
+    groups: dict[torch.device, tuple[list[torch.Tensor], list[str]]] = {}
+    for name, (_, tensor) in zip(names, pairs, strict=True):
+        tensors, names_here = groups.setdefault(tensor.device, ([], []))
+        tensors.append(tensor)
+        names_here.append(name)
+    synchronize([collectives.broadcast_parameters_async_(*group, root_rank, process_set) for group in groups.values()])
 
 
 def _unique(names: list[str]) -> list[str]:

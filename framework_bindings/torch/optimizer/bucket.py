@@ -87,12 +87,12 @@ class Bucket(_core.GradientBucket):
             slot.bucket = self
 
 
-def of_one_dtype(slots: Sequence[Slot]) -> list[Bucket]:
-    """Group these parameters; return one group for each element type."""
-    by_dtype: dict[torch.dtype, list[Slot]] = {}
+def of_one_kind(slots: Sequence[Slot]) -> list[Bucket]:
+    """Group these parameters; return one group for each element type and device."""
+    by_kind: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
     for slot in slots:
-        by_dtype.setdefault(slot.param.dtype, []).append(slot)
-    return [Bucket(same, True) for same in by_dtype.values()]
+        by_kind.setdefault((slot.param.dtype, slot.param.device), []).append(slot)
+    return [Bucket(same, True) for same in by_kind.values()]
 
 
 def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot]) -> list[Bucket]:
@@ -100,7 +100,7 @@ def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot
     slot_of = {slot.param: slot for slot in slots}
     buckets = []
     for group in groups:
-        buckets.extend(of_one_dtype([slot_of.pop(param) for param in group if param in slot_of]))
+        buckets.extend(of_one_kind([slot_of.pop(param) for param in group if param in slot_of]))
     return buckets + [Bucket([slot], False) for slot in slot_of.values()]
 
 

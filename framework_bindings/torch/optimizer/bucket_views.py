@@ -89,7 +89,8 @@ class BucketViews:
     def zeros(self, slot: Slot) -> torch.Tensor | None:
         """Return the slot's bucket view filled with zeros, for a missing gradient; None if it is not available."""
         view, param = slot.view, slot.param
-        if view is None or view.shape != param.shape or view.dtype is not param.dtype or not _core.view_is_free(slot):
+        fits = view is not None and (view.shape, view.dtype, view.device) == (param.shape, param.dtype, param.device)
+        if view is None or not fits or not _core.view_is_free(slot):
             return None
         zeros: torch.Tensor = view.zero_()
         return zeros

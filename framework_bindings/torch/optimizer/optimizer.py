@@ -366,9 +366,10 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         ValueError: ``optimizer`` is not a ``torch.optim.Optimizer``, names are missing or not unique, groups are
             invalid, a predivide factor is given without Average, ``backward_passes_per_step`` is below 1, the
             compression lacks a method, or the process set is not registered.
-        UnsupportedError: a trainable parameter is not on the CPU; Adasum with a number of ranks that is not a power of
-            two, or with parameters that are not floating-point numbers; ``gradient_as_bucket_view=True`` with a
-            compression, or with a torch that cannot count the tensors on a storage.
+        UnsupportedError: a trainable parameter is neither on the CPU nor on a CUDA device; Adasum with a number of
+            ranks that is not a power of two, or with parameters that are not floating-point numbers;
+            ``gradient_as_bucket_view=True`` with a compression, or with a torch that cannot count the tensors on a
+            storage.
         NotInitializedError: before ``init()``.
     """
     arguments = dict(locals())  # a copy of the optimizer is wrapped with these

@@ -18,10 +18,10 @@ from horocache.data_parallel.bucketing import group_count, split_by_bytes, split
 from horocache.data_parallel.options import GradientOptions
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
-from ..adapter import collectives
+from ..adapter import can_be_sent, collectives
 from ..compile.dynamo import outside
 from ..sparse_allreduce import sparse_allreduce_async
-from .bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
+from .bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_kind, prioritize
 from .bucket_views import BucketView, BucketViews
 from .debug_state import BucketState, DebugState, GradientState
 from .gradient_queue import GradientQueue
@@ -159,7 +159,7 @@ class GradientReducer:
         else:
             by_count = context.current().runtime.knobs()["group_by"][0] == "count"
             runs = split_by_count(order, wanted) if by_count else split_by_bytes(order, sizes, wanted)
-            self._buckets = [bucket for run in runs for bucket in of_one_dtype([self._slots[i] for i in run])]
+            self._buckets = [bucket for run in runs for bucket in of_one_kind([self._slots[i] for i in run])]
         if self.order.wanted:
             prioritize(self._buckets, orders.used)
 
@@ -503,7 +503,7 @@ def _remove_hooks(hooks: list[Any]) -> None:
 def _check_devices(named: Sequence[tuple[str, torch.Tensor]]) -> None:
     """Raise UnsupportedError if a trainable parameter is on a device whose tensors cannot be sent."""
     for name, param in named:
-        if param.requires_grad and not param.is_cpu:
+        if param.requires_grad and not can_be_sent(param):
             raise UnsupportedError(
                 f"the parameter {name} is on {param.device}, and there is no {param.device.type.upper()} backend yet. "
                 "Move the model with .cpu() before its optimizer is wrapped."
