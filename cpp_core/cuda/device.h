@@ -21,10 +21,12 @@
 
 namespace horocache::cuda {
 
-class Device : public std::enable_shared_from_this<Device> {
+class Device {
  public:
-  // Retains the primary context of the device with this number. kInvalidArgument if there is no such device.
+  // Retains the primary context of the device with this number. kInvalidArgument for a number without a device.
   static StatusOr<std::shared_ptr<Device>> Open(std::shared_ptr<const Driver> driver, int number);
+  // Frees everything on a thread of its own, which it abandons after kCloseSeconds: a kernel of the program that never
+  // ends must not keep the process.
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;

@@ -79,9 +79,9 @@ class Driver {
  public:
   static constexpr int kOldestVersion = 11000;  // CUDA 11.0
 
-  // Loads and initialises the driver: the one that the process has loaded already, or the file that the user has named
-  // (`library`, empty: none), or the system's libcuda.so.1. kUnsupported, naming the file and the remedy, if there is
-  // none, if it is older than kOldestVersion, if there is no device, or if `library` differs from the one that is
+  // Loads and initialises the driver: the file that the user has named (`library`, empty: none), or the one that the
+  // process has loaded already, or the system's libcuda.so.1. kUnsupported, naming the file and the remedy, if none can
+  // be loaded, if it is older than kOldestVersion or has no device, or if `library` differs from the one that is
   // loaded.
   static StatusOr<std::shared_ptr<const Driver>> Load(const std::string& library);
 

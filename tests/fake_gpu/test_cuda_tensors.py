@@ -169,6 +169,20 @@ def test_an_error_of_the_device_ends_the_job_and_names_rank_and_call():
     assert zero[0] == one[0] == "AbortedError"
 
 
+def test_an_error_of_the_device_at_a_submission_ends_the_job_on_all_ranks():
+    def run(hc, arrays):
+        import os
+
+        if hc.rank() == 1:
+            os.environ["FAKE_GPU_FAULTS"] = "cuStreamIsCapturing:3:700"  # read by the driver's first call
+        tensor = arrays.DeviceArray.of([1.0])
+        return error_of(lambda: [arrays.collectives.allreduce(tensor, op=hc.Sum, name="x") for _ in range(10)])
+
+    for name, text in on_device(run, 2):
+        assert name == "AbortedError" and "cuStreamIsCapturing failed with 700" in text, text
+        assert "The CUDA context failed before or during this call" in text
+
+
 @pytest.mark.parametrize("step", [3, 20, 60])
 def test_a_rank_that_is_killed_between_tiles_is_named(step):
     def run(hc, arrays):

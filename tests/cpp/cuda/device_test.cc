@@ -40,6 +40,24 @@ TEST(DevicesTest, ADeviceThatDoesNotExistIsAnErrorWithTheNumberOfDevices) {
   EXPECT_EQ(device.status().message(), "there is no CUDA device 7: this process has 1");
 }
 
+TEST(DevicesTest, CloseWithoutWaitingForAStreamThatHangs) {
+  const FakeDriver& fake = FakeDriver::Get();
+  const uint64_t released = fake.Calls("cuDevicePrimaryCtxRelease_v2");
+  {
+    HeldStream held;
+    {
+      Devices devices(HC_FAKE_CUDA);
+      const auto device = Good(devices.Get(0));
+      const Device::Scope scope(*device);
+      Good(PinnedMemory::Make(device));  // whose release waits until the device has no work
+    }
+    const Device::Scope scope(*fake.device());
+    EXPECT_EQ(fake.device()->driver().StreamQuery(held.handle()), kNotReady);
+    EXPECT_EQ(fake.Calls("cuDevicePrimaryCtxRelease_v2"), released) << "nothing was waited for";
+  }
+  while (fake.Calls("cuDevicePrimaryCtxRelease_v2") == released) std::this_thread::yield();  // the abandoned thread
+}
+
 TEST(DeviceTest, AScopeMakesTheContextCurrentAndGivesBackTheOneBefore) {
   const auto device = FakeDriver::Get().device();
   const auto current = [] {
