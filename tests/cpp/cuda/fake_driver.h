@@ -30,6 +30,9 @@
 
 namespace horocache::cuda::testing {
 
+// Before any test, because the driver reads it when it is first used, and which test that is depends on what runs.
+inline const bool kSeeded = setenv("FAKE_GPU_SEED", "1", 0) == 0;
+
 class FakeDriver {
  public:
   static const FakeDriver& Get() {
@@ -57,7 +60,6 @@ class FakeDriver {
 
  private:
   FakeDriver() : devices_(std::make_shared<Devices>(HC_FAKE_CUDA)) {
-    setenv("FAKE_GPU_SEED", "1", 0);
     StatusOr<DynamicLibrary> library = DynamicLibrary::Open(HC_FAKE_CUDA, false);
     if (!library.ok()) std::abort();
     library_ = std::move(*library);

@@ -36,6 +36,9 @@ class Work {
   virtual ~Work() = default;
   // Runs until the end, or until it has to wait. Called without the lock.
   virtual Outcome Run() = 0;
+  // Called after kDone with the lock held, together with the end of the work: who sees what this changes sees the work
+  // no more in its stream.
+  virtual void Ended() {}
 };
 
 // Makes the work of a call; called once, or for every launch of a graph.

@@ -58,6 +58,7 @@ bool RunFirst(Lock* lock, Stream* stream) {
   lock->lock();
   stream->running = false;
   if (ended) {
+    if (!drop) work->Ended();
     stream->items.pop_front();
     state().changed.notify_all();
   }
@@ -318,10 +319,10 @@ namespace {
 class RecordWork : public Work {
  public:
   explicit RecordWork(std::shared_ptr<Record> record) : record_(std::move(record)) {}
-  Outcome Run() override {
+  Outcome Run() override { return Outcome::kDone; }
+  void Ended() override {
     record_->at_ns = Now();
     record_->complete = true;
-    return Outcome::kDone;
   }
 
  private:
