@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -114,7 +115,7 @@ class HeldStream {
     StatusOr<std::unique_ptr<PinnedMemory>> word = PinnedMemory::Make(device_);
     EXPECT_TRUE(word.ok());
     word_ = std::move(*word);
-    value() = 0;
+    Write(0);
     constexpr unsigned kUntilGreaterOrEqual = 0;
     const auto wait =
         FakeDriver::Get().Function<Code(StreamHandle, Address, unsigned, unsigned)>("cuStreamWaitValue32_v2");
@@ -130,11 +131,11 @@ class HeldStream {
   HeldStream(const HeldStream&) = delete;
   HeldStream& operator=(const HeldStream&) = delete;
 
-  void Release() { value() = 1; }
+  void Release() { Write(1); }
   StreamHandle handle() const { return handle_; }
 
  private:
-  volatile uint32_t& value() { return *reinterpret_cast<volatile uint32_t*>(word_->data()); }
+  void Write(uint32_t value) { std::atomic_ref(*reinterpret_cast<uint32_t*>(word_->data())).store(value); }
 
   const std::shared_ptr<Device> device_;
   StreamHandle handle_ = nullptr;
