@@ -44,7 +44,10 @@ Device::~Device() {
       if (driver->CtxPushCurrent(context) == kSuccess) {
         int capture_mode = kCaptureRelaxed;
         driver->ThreadExchangeStreamCaptureMode(&capture_mode);
-        for (const EventHandle event : events) driver->EventDestroy(event);
+        // One that a stream of the program has not come to stays: the context's end frees it.
+        for (const EventHandle event : events) {
+          if (driver->EventQuery(event) != kNotReady) driver->EventDestroy(event);
+        }
         for (std::byte* const memory : pinned) driver->MemFreeHost(memory);
         Context popped = nullptr;
         driver->CtxPopCurrent(&popped);

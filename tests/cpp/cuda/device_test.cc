@@ -58,6 +58,21 @@ TEST(DevicesTest, CloseWithoutWaitingForAStreamThatHangs) {
   while (fake.Calls("cuDevicePrimaryCtxRelease_v2") == released) std::this_thread::yield();  // the abandoned thread
 }
 
+TEST(DevicesTest, LeaveAnEventThatAStreamHasNotComeTo) {
+  const FakeDriver& fake = FakeDriver::Get();
+  const uint64_t destroyed = fake.Calls("cuEventDestroy_v2");
+  HeldStream held;
+  {
+    Devices devices(HC_FAKE_CUDA);
+    const auto device = Good(devices.Get(0));
+    const Device::Scope scope(*device);
+    Event behind = Good(Event::Make(device));
+    const Event unused = Good(Event::Make(device));
+    ASSERT_TRUE(behind.Record(held.handle()).ok());
+  }
+  EXPECT_EQ(fake.Calls("cuEventDestroy_v2"), destroyed + 1) << "the fake ends the process where a pending one is";
+}
+
 TEST(DeviceTest, AScopeMakesTheContextCurrentAndGivesBackTheOneBefore) {
   const auto device = FakeDriver::Get().device();
   const auto current = [] {
