@@ -66,11 +66,12 @@ void AwaitListeners(const std::string& directory, int count) {
     int found = 0;
     std::error_code gone;
     for (const auto& entry : std::filesystem::directory_iterator(directory, gone)) {
+      if (entry.path().extension() == ".new") return false;  // a rank is at it, and would leave this if it ended now
       found += entry.path().extension() == ".sock" ? 1 : 0;
     }
-    return found;
+    return found >= count;
   };
-  while (listen() < count) usleep(500);
+  while (!listen()) usleep(500);
 }
 
 // Waits until `count` ranks have connected to the sockets in the directory.
