@@ -36,8 +36,8 @@ class Work {
   virtual ~Work() = default;
   // Runs until the end, or until it has to wait. Called without the lock.
   virtual Outcome Run() = 0;
-  // Called after kDone with the lock held, together with the end of the work: who sees what this changes sees the work
-  // no more in its stream.
+  // Called after kDone with the lock held, which is kept until the work has left its stream. So a thread that sees what
+  // this changes finds the stream without the work.
   virtual void Ended() {}
 };
 
