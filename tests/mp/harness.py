@@ -163,7 +163,8 @@ class Launcher:
             for name, value in os.environ.items()
             if not name.startswith(("HOROCACHE_", "HOROVOD_", "OMP_", "SLURM_", "PMI", "OMPI_"))
         }
-        path = os.pathsep.join([str(REPOSITORY), *filter(None, [environment.get("PYTHONPATH")])])
+        folders = [str(REPOSITORY), str(REPOSITORY / "tests"), environment.get("PYTHONPATH")]
+        path = os.pathsep.join(filter(None, folders))
         environment |= {MARK: mark, "TMPDIR": str(self.tmp), "HC_TEST_SCRATCH": str(self.scratch), "PYTHONPATH": path}
         environment["XDG_STATE_HOME"] = str(self.state)
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "inductor")  # torch leaves its cache

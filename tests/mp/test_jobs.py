@@ -291,7 +291,7 @@ def test_60_inits_and_shutdowns_keep_files_threads_and_memory_constant(launcher)
     for rank in range(3):
         report = finished.reports_of(rank)["again"]
         assert report["first"] == report["last"], finished.report()
-        assert report["grown_kib"] < 256, finished.report()
+        assert report["grown_kib"] < 64, finished.report()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

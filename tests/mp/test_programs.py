@@ -115,5 +115,5 @@ def test_more_than_a_thousand_small_operations_do_not_make_memory_grow(launcher,
     assert ran(finished, 4) == [300 + OPERATIONS] * 4
     for rank in range(4):
         memory = finished.reports_of(rank)["memory"]
-        assert memory["kilobytes"] < 1024 and memory["mappings"] < 16, finished.report()
+        assert memory["allocated_kib"] < 64 and memory["mappings"] < 16, finished.report()
         assert memory["descriptors"] == 0, finished.report()

@@ -1,7 +1,6 @@
 """Repeated init() and shutdown(), forks in between, idle jobs. usage: lifetimes.py SCENARIO"""
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from common import allreduce_and_check, attempt, job, report, together
+from memory import allocated_kib
 
 import horocache as hc
 
@@ -28,10 +28,9 @@ def threads_left() -> int:
     return entries("task")
 
 
-def used_kib() -> int:
-    """The memory of this process, without what malloc keeps to use again: that depends on the order of the frees."""
-    ctypes.CDLL(None).malloc_trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+def mapped_files() -> int:
+    """The number of mappings of files, which include shared memory."""
+    return sum(line.split()[4] != "0" for line in Path("/proc/self/maps").read_text().splitlines())
 
 
 def again(times):
@@ -46,8 +45,8 @@ def again(times):
                 if made.included():
                     assert hc.allreduce(np.ones(3), op=hc.Sum, process_set=made)[0] == made.size()
             assert all(hc.remove_process_set(made) for made in added)
-        counts.append([entries("fd"), threads_left()])
-        memory.append(used_kib())
+        counts.append([entries("fd"), threads_left(), mapped_files()])
+        memory.append(allocated_kib())
     report("again", first=counts[4], last=counts[-1], grown_kib=memory[-1] - memory[19])
 
 

@@ -1,13 +1,13 @@
 """Allreduces that the selector assigns to compiled programs. usage: programs.py [slow|flat]"""
 
 import os
-import resource
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 from common import publish, report
+from memory import allocated_kib
 
 import horocache as hc
 
@@ -23,11 +23,10 @@ def check(count: int, name: str) -> None:
 
 
 def resources() -> dict[str, int]:
-    """The peak memory of this process in kilobytes, its mappings and its descriptors."""
+    """The allocated memory of this process, its mappings and its descriptors."""
     own = Path("/proc/self")
     mappings = len((own / "maps").read_text().splitlines())
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"kilobytes": kilobytes, "mappings": mappings, "descriptors": len(list((own / "fd").iterdir()))}
+    return {"allocated_kib": allocated_kib(), "mappings": mappings, "descriptors": len(list((own / "fd").iterdir()))}
 
 
 if how == "slow":  # one rank is stopped from outside, in the middle
