@@ -97,7 +97,14 @@ def test_control_c_ends_a_rank_that_waits_for_other_ranks_in_init(launcher, rank
         "BINDING": binding,
     }
     env = {f"HOROCACHE_{name}": str(value) for name, value in identity.items()}
-    code = "import horocache as hc, sys; sys.stdout.write('up'); sys.stdout.flush(); hc.init()"
+    # init() imports what it needs; NumPy turns a KeyboardInterrupt in the middle of that into an ImportError.
+    code = """
+import sys
+import horocache as hc, horocache.core.cffi_runtime
+sys.stdout.write("up")
+sys.stdout.flush()
+hc.init()
+"""
     job = launcher.start("-c", code, module=None, env=env)
     assert job.process.stdout.read(2) == b"up"
     time.sleep(0.5)

@@ -11,7 +11,7 @@ import sys
 import time
 
 import numpy as np
-from common import allreduce_and_check, attempt, publish, report
+from common import allreduce_and_check, attempt, await_file, publish, report
 
 import horocache as hc
 
@@ -54,9 +54,16 @@ def during(how):
 
 def main():
     victim, how, when = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    is_victim = int(os.environ["HOROCACHE_RANK"]) == victim
-    if when == "before-init" and is_victim:
-        end(how)
+    rank = int(os.environ["HOROCACHE_RANK"])
+    is_victim = rank == victim
+    if when == "before-init":
+        if is_victim:
+            end(how)
+        # Together, so that no other rank misses the start timeout because its imports take long.
+        publish(f"up.{rank}")
+        for other in range(int(os.environ["HOROCACHE_SIZE"])):
+            if other != victim:
+                await_file(f"up.{other}")
     if attempt("init", hc.init) is not None:
         sys.exit(3)
     if when != "before":
