@@ -25,7 +25,7 @@ class _Mallinfo2(ctypes.Structure):
 def allocated_kib() -> int:
     """The memory that malloc has handed out, without what Python's garbage keeps.
 
-    Resident memory is no measure: it also depends on the pages of files that the kernel evicts and reads again.
+    Resident memory differs from that: it also depends on the pages of files that the kernel evicts and reads again.
     """
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
