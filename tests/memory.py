@@ -25,7 +25,8 @@ class _Mallinfo2(ctypes.Structure):
 def allocated_kib() -> int:
     """The memory that malloc has handed out, without what Python's garbage keeps.
 
-    Resident memory differs from that: it also depends on the pages of files that the kernel evicts and reads again.
+    Small objects of Python are on heaps of its own, and count only with ``PYTHONMALLOC=malloc``. Resident memory would
+    also depend on the pages of files that the kernel evicts and reads again.
     """
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import random
+import sys
 
 import horocache.torch as hvd
 import numpy as np
@@ -148,7 +149,7 @@ def test_a_hundred_thousand_cached_tensors_need_no_more_memory_per_step():
     # The capacity that the warning of a too small cache recommends: the number of distinct operations in one step.
     hc.init(cache_capacity=count)
     names = [f"t{i}" for i in range(count)]
-    allocated = []  # MiB
+    allocated, blocks = [], []  # MiB, and Python's small objects
     for step in range(2):
         values = np.full((count, 1), step + hc.rank(), np.float32)
         handles = [hc.allreduce_async_(v, op=hc.Sum, name=n) for v, n in zip(values, names, strict=True)]
@@ -156,9 +157,11 @@ def test_a_hundred_thousand_cached_tensors_need_no_more_memory_per_step():
             hc.synchronize(handle)
         assert (values == 2 * step + 1).all()
         allocated.append(allocated_kib() >> 10)
+        blocks.append(sys.getallocatedblocks())
     metrics = hc.metrics()
     assert (metrics["cache_misses"], metrics["cache_hits"]) == (count, count)
     assert allocated[1] - allocated[0] < 32, f"MiB after each step: {allocated}"
+    assert blocks[1] - blocks[0] < count // 10, f"small objects after each step: {blocks}"
 
 
 @pytest.mark.parametrize(

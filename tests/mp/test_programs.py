@@ -110,6 +110,7 @@ def test_more_than_a_thousand_small_operations_do_not_make_memory_grow(launcher,
         "HOROCACHE_PROGRAMS": str(folder),
         "HOROCACHE_INLINE_MAX": "0",
         "HC_TEST_OPERATIONS": str(OPERATIONS),
+        "PYTHONMALLOC": "malloc",
     }
     finished = launcher.worker(4, "programs.py", "flat", env=programs, deadline_s=100 + OPERATIONS / 20)
     assert ran(finished, 4) == [300 + OPERATIONS] * 4

@@ -28,15 +28,16 @@ def threads_left() -> int:
     return entries("task")
 
 
-def mapped_files() -> int:
-    """The number of mappings of files, which include shared memory."""
-    return sum(line.split()[4] != "0" for line in Path("/proc/self/maps").read_text().splitlines())
+def mappings() -> tuple[int, int]:
+    """The numbers of all mappings, and of those of files, which include shared memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return len(lines), sum(line.split()[4] != "0" for line in lines)
 
 
 def again(times):
     """Start and end the job many times, with varying process sets; every fifth turn also adds and removes a set."""
     sets = ([], [[0, 1]], [[1, 2], [0]], [[0, 2]])
-    counts, memory = [], []
+    counts, memory, mapped = [], [], []
     for turn in range(times):
         with job(process_sets=sets[turn % len(sets)]):
             allreduce_and_check("x", 100, turn + 1)
@@ -45,9 +46,12 @@ def again(times):
                 if made.included():
                     assert hc.allreduce(np.ones(3), op=hc.Sum, process_set=made)[0] == made.size()
             assert all(hc.remove_process_set(made) for made in added)
-        counts.append([entries("fd"), threads_left(), mapped_files()])
+        every, of_files = mappings()
+        counts.append([entries("fd"), threads_left(), of_files])
         memory.append(allocated_kib())
-    report("again", first=counts[4], last=counts[-1], grown_kib=memory[-1] - memory[19])
+        mapped.append(every)
+    grown = {"grown_kib": memory[-1] - memory[19], "mappings": mapped[-1] - mapped[19]}
+    report("again", first=counts[4], last=counts[-1], **grown)
 
 
 def knobs():
