@@ -4,11 +4,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <exception>
+#include <memory>
 #include <utility>
 
-#include "base/duration.h"
+#include "base/clock.h"
 
 namespace horocache {
 
@@ -78,6 +81,27 @@ bool NamedThread::Abandon() {
 
 void NamedThread::Join() {
   if (thread_.joinable()) thread_.join();
+}
+
+LimitedCall::LimitedCall(const std::string& name, std::function<void()> call) {
+  auto returned = std::make_shared<std::promise<void>>();
+  end_ = returned->get_future();
+  thread_ = NamedThread(name, [returned, call = std::move(call)] {
+    try {
+      call();
+    } catch (const std::exception&) {  // see the header
+    }
+    returned->set_value();
+  });
+}
+
+LimitedCall::~LimitedCall() {
+  if (!Returned()) thread_.Abandon();
+}
+
+bool LimitedCall::ReturnedBy(int64_t deadline_ns) const {
+  const std::chrono::nanoseconds left(std::max<int64_t>(0, deadline_ns - NowNs()));
+  return end_.wait_for(left) == std::future_status::ready;
 }
 
 }  // namespace horocache

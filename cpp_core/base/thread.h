@@ -1,4 +1,5 @@
-// A named thread that its destructor joins. The core detaches only threads that hang in the kernel.
+// A named thread that its destructor joins, and a call with a limit. The core detaches only threads that hang in the
+// kernel or in a library.
 #pragma once
 
 #include <sys/types.h>
@@ -7,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 
@@ -53,6 +55,26 @@ class NamedThread {
 
  private:
   std::thread thread_;
+};
+
+// A call of a library that may hang, on a thread of its own.
+class LimitedCall {
+ public:
+  // Starts the call. An exception of it ends it, and is lost. The call may last for ever, so it uses shared pointers
+  // and copies alone. Throws std::system_error if no thread can be made.
+  LimitedCall(const std::string& name, std::function<void()> call);
+  // Abandons a call that has not returned.
+  ~LimitedCall();
+  LimitedCall(const LimitedCall&) = delete;
+  LimitedCall& operator=(const LimitedCall&) = delete;
+
+  bool Returned() const { return ReturnedBy(0); }
+  // Waits until the call has returned or the time is over (steady-clock ns). True if it has returned.
+  bool ReturnedBy(int64_t deadline_ns) const;
+
+ private:
+  std::future<void> end_;
+  NamedThread thread_;
 };
 
 }  // namespace horocache

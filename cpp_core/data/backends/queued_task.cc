@@ -1,7 +1,6 @@
 #include "data/backends/queued_task.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <new>
 #include <utility>
 
@@ -15,27 +14,7 @@ namespace {
 constexpr int64_t kBudgetBytes = 256 << 10;
 constexpr int64_t kChargeBytes = 64;  // fixed cost of a piece, in bytes of the budget
 
-// Precedes each operation in its block.
-struct alignas(std::max_align_t) BlockHeader {
-  TaskQueue* queue;
-  size_t bytes;  // of the block
-};
-
 }  // namespace
-
-TaskQueue::~TaskQueue() {
-  for (const auto& [bytes, block] : blocks_) ::operator delete(block);
-}
-
-void* TaskQueue::TakeBlock(size_t bytes) {
-  const auto fits = [bytes](const auto& spare) { return spare.first == bytes; };
-  const auto found = std::ranges::find_if(blocks_, fits);
-  if (found == blocks_.end()) return ::operator new(bytes);
-  void* const block = found->second;
-  *found = blocks_.back();
-  blocks_.pop_back();
-  return block;
-}
 
 void TaskQueue::Break(Status why) {
   if (!broken_.ok()) return;
@@ -71,18 +50,6 @@ QueuedTask::QueuedTask(TaskQueue* queue, Collective collective, int rank, int si
   }
   ++queue->counters.operations;
   queue->waiting_.push_back(this);
-}
-
-void* QueuedTask::operator new(size_t bytes, TaskQueue* queue) {
-  const size_t block_bytes = sizeof(BlockHeader) + bytes;
-  auto* const header = static_cast<BlockHeader*>(queue->TakeBlock(block_bytes));
-  *header = {queue, block_bytes};
-  return header + 1;
-}
-
-void QueuedTask::operator delete(void* memory) {
-  auto* const header = static_cast<BlockHeader*>(memory) - 1;
-  header->queue->GiveBlock(header, header->bytes);
 }
 
 QueuedTask::~QueuedTask() {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/block_pool.h"
 #include "base/ring_queue.h"
 #include "base/status.h"
 #include "data/backend.h"
@@ -26,9 +27,10 @@ struct FoldLists {
   std::vector<const std::byte*> inputs;  // of one piece, one per contributor
 };
 
-class TaskQueue {
+// Has the memory of the operations, too: `new (queue) Some(queue, ...)`.
+class TaskQueue : public BlockPool {
  public:
-  virtual ~TaskQueue();
+  virtual ~TaskQueue() = default;
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
@@ -47,9 +49,6 @@ class TaskQueue {
 
  private:
   friend class QueuedTask;
-  // Memory for an operation; reuses the block of a deleted operation of the same size.
-  void* TakeBlock(size_t bytes);
-  void GiveBlock(void* block, size_t bytes) { blocks_.emplace_back(bytes, block); }
   // Advances the operations before `operation`, and then `operation`, by a bounded amount of work; true when
   // `operation` is finished.
   bool Drive(QueuedTask* operation);
@@ -57,18 +56,12 @@ class TaskQueue {
   virtual void OnBroken() {}
 
   RingQueue<QueuedTask*> waiting_;
-  std::vector<std::pair<size_t, void*>> blocks_;  // of deleted operations, by size
-  std::vector<FoldLists> lists_;                  // of deleted operations
+  std::vector<FoldLists> lists_;  // of deleted operations
   Status broken_;
 };
 
-class QueuedTask : public CollectiveTask {
+class QueuedTask : public CollectiveTask, public Pooled {
  public:
-  // The queue provides the memory of operations, so that a steady state allocates nothing:
-  // `new (queue) Some(queue, ...)`.
-  static void* operator new(size_t bytes, TaskQueue* queue);
-  static void operator delete(void* memory);
-  static void operator delete(void* memory, TaskQueue*) { operator delete(memory); }
   ~QueuedTask() override;
   QueuedTask(const QueuedTask&) = delete;
   QueuedTask& operator=(const QueuedTask&) = delete;
