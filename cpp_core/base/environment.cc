@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <string_view>
 
 extern char** environ;
@@ -71,5 +72,7 @@ bool EnvironmentTunesMalloc() {
   }
   return false;
 }
+
+void SetUnlessSet(const char* name, const char* value) { setenv(name, value, /*overwrite=*/0); }
 
 }  // namespace horocache

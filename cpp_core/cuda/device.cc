@@ -1,9 +1,8 @@
 #include "cuda/device.h"
 
-#include <chrono>
 #include <exception>
-#include <future>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
 namespace horocache::cuda {
@@ -39,8 +38,8 @@ Device::~Device() {
   }
   // The thread has copies of everything, because it may outlive this object.
   try {
-    const auto free_all = [driver = driver_, context = context_, handle = handle_, events = std::move(events),
-                           pinned = std::move(pinned)] {
+    const LimitedCall close("hc-cuda-close", [driver = driver_, context = context_, handle = handle_,
+                                              events = std::move(events), pinned = std::move(pinned)] {
       if (driver->CtxPushCurrent(context) == kSuccess) {
         int capture_mode = kCaptureRelaxed;
         driver->ThreadExchangeStreamCaptureMode(&capture_mode);
@@ -53,14 +52,8 @@ Device::~Device() {
         driver->CtxPopCurrent(&popped);
       }
       driver->DevicePrimaryCtxRelease(handle);
-    };
-    auto done = std::make_shared<std::promise<void>>();
-    std::future<void> ended = done->get_future();
-    NamedThread thread("hc-cuda-close", [done, free_all] {
-      free_all();
-      done->set_value();
     });
-    if (ended.wait_for(std::chrono::seconds(kCloseSeconds)) != std::future_status::ready) thread.Abandon();
+    static_cast<void>(close.ReturnedBy(DeadlineNs(kCloseSeconds)));
   } catch (const std::exception&) {  // no thread or no memory: the driver frees everything at exit
   }
 }
@@ -146,6 +139,10 @@ Status Stream::CopyToHost(std::byte* to, const std::byte* from, int64_t bytes) {
 Status Stream::CopyFromHost(std::byte* to, const std::byte* from, int64_t bytes) {
   const Code code = device_->driver().MemcpyHtoDAsync(AddressOf(to), from, static_cast<size_t>(bytes), handle_);
   return device_->Check(code, "cuMemcpyHtoDAsync");
+}
+
+Status Stream::Await(const Event& event) {
+  return device_->Check(device_->driver().StreamWaitEvent(handle_, event.handle_, 0), "cuStreamWaitEvent");
 }
 
 bool Stream::idle() const { return device_->driver().StreamQuery(handle_) != kNotReady; }

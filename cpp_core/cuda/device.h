@@ -91,6 +91,8 @@ class Event {
   StatusOr<bool> Happened() const;
 
  private:
+  friend class Stream;
+
   std::shared_ptr<Device> device_;
   EventHandle handle_ = nullptr;
 };
@@ -107,8 +109,11 @@ class Stream {
   Status CopyToHost(std::byte* to, const std::byte* from, int64_t bytes);
   Status CopyFromHost(std::byte* to, const std::byte* from, int64_t bytes);
   Status Record(Event* event) { return event->Record(handle_); }
+  // Work that is queued from now on begins once the event has happened.
+  Status Await(const Event& event);
   // True if all work has ended, successfully or not.
   bool idle() const;
+  StreamHandle handle() const { return handle_; }
 
  private:
   Stream(std::shared_ptr<Device> device, StreamHandle handle) : device_(std::move(device)), handle_(handle) {}

@@ -32,9 +32,16 @@ constexpr std::array<Code, 12> kSticky = {214, 220, 700, 702, 710, 714, 715, 716
 bool IsSticky(Code code) { return std::ranges::find(kSticky, code) != kSticky.end(); }
 
 StatusOr<DynamicLibrary> Open(const std::string& library) {
+  const std::string needed = "CUDA tensors need the CUDA driver: ";
   const std::vector<std::string> loaded = LoadedLibraries({"libcuda.so"});
-  if (library.empty()) return DynamicLibrary::Open(loaded.empty() ? kSystemLibrary : loaded.front(), false);
-  const std::string knob = "HOROCACHE_CUDA_LIBRARY='" + Printable(library) + "'";
+  if (library.empty()) {
+    StatusOr<DynamicLibrary> found = DynamicLibrary::Open(loaded.empty() ? kSystemLibrary : loaded.front(), false);
+    if (found.ok()) return found;
+    return UnsupportedError(needed + found.status().message() +
+                            ". Install NVIDIA's driver, put its folder into LD_LIBRARY_PATH, or name the file in "
+                            "HOROCACHE_CUDA_LIBRARY.");
+  }
+  const std::string knob = needed + "HOROCACHE_CUDA_LIBRARY='" + Printable(library) + "'";
   StatusOr<DynamicLibrary> named = DynamicLibrary::Open(library, false);
   if (!named.ok()) return UnsupportedError(knob + ": " + named.status().message());
   if (loaded.empty() || loaded.front() == named->path()) return named;
@@ -46,23 +53,19 @@ StatusOr<DynamicLibrary> Open(const std::string& library) {
 
 bool Exiting() { return exiting.load(std::memory_order_relaxed); }
 
+Status Driver::Find(const std::string& library) { return Open(library).status(); }
+
 StatusOr<std::shared_ptr<const Driver>> Driver::Load(const std::string& library) {
   StatusOr<DynamicLibrary> found = Open(library);
-  if (!found.ok()) {
-    const std::string why = "CUDA tensors need the CUDA driver: " + found.status().message();
-    return UnsupportedError(library.empty() ? why +
-                                                  ". Install NVIDIA's driver, put its folder into LD_LIBRARY_PATH, "
-                                                  "or name the file in HOROCACHE_CUDA_LIBRARY."
-                                            : why);
-  }
+  if (!found.ok()) return found.status();
   std::shared_ptr<Driver> driver(new Driver);
   driver->library_ = std::move(*found);
-  HC_RETURN_IF_ERROR(driver->Find());
+  HC_RETURN_IF_ERROR(driver->FindFunctions());
   HC_RETURN_IF_ERROR(driver->Start());
   return std::shared_ptr<const Driver>(std::move(driver));
 }
 
-Status Driver::Find() {
+Status Driver::FindFunctions() {
   std::vector<std::string> missing;
 #define HC_CUDA_FIND(name, symbol, parameters, arguments)                                \
   functions_.name = reinterpret_cast<decltype(functions_.name)>(library_.Find(#symbol)); \

@@ -60,6 +60,8 @@ inline constexpr int kNotCapturing = 0;    // CU_STREAM_CAPTURE_STATUS_NONE
     (stream, flags, priority))                                                                                   \
   X(StreamDestroy, cuStreamDestroy_v2, (StreamHandle stream), (stream))                                          \
   X(StreamQuery, cuStreamQuery, (StreamHandle stream), (stream))                                                 \
+  X(StreamWaitEvent, cuStreamWaitEvent, (StreamHandle stream, EventHandle event, unsigned flags),                \
+    (stream, event, flags))                                                                                      \
   X(StreamIsCapturing, cuStreamIsCapturing, (StreamHandle stream, int* status), (stream, status))                \
   X(EventCreate, cuEventCreate, (EventHandle * event, unsigned flags), (event, flags))                           \
   X(EventDestroy, cuEventDestroy_v2, (EventHandle event), (event))                                               \
@@ -84,6 +86,8 @@ class Driver {
   // be loaded, if it is older than kOldestVersion or has no device, or if `library` differs from the one that is
   // loaded.
   static StatusOr<std::shared_ptr<const Driver>> Load(const std::string& library);
+  // Ok if Load would find a driver; loads it, but does not initialise it.
+  static Status Find(const std::string& library);
 
 #define HC_CUDA_METHOD(name, symbol, parameters, arguments) \
   Code name parameters const { return Exiting() ? kDeinitialized : functions_.name arguments; }
@@ -104,7 +108,7 @@ class Driver {
 #undef HC_CUDA_POINTER
 
   Driver() = default;
-  Status Find();
+  Status FindFunctions();
   Status Start();
 
   DynamicLibrary library_;

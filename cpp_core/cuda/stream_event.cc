@@ -1,5 +1,7 @@
 #include "cuda/stream_event.h"
 
+#include <atomic>
+
 namespace horocache::cuda {
 
 StatusOr<StreamEvent> StreamEvent::Record(std::shared_ptr<Device> device, StreamHandle stream) {
@@ -16,7 +18,8 @@ StatusOr<StreamEvent> StreamEvent::Record(std::shared_ptr<Device> device, Stream
   StatusOr<Event> event = Event::Make(device);
   if (!event.ok()) return event.status();
   HC_RETURN_IF_ERROR(event->Record(stream));
-  return StreamEvent(std::move(device), std::move(*event));
+  static std::atomic<uint64_t> marks{0};
+  return StreamEvent(std::move(device), stream, std::move(*event), ++marks);
 }
 
 bool StreamEvent::Happened() const {
