@@ -21,6 +21,7 @@
 #include "control/rank_set.h"
 #include "control/selector.h"
 #include "cuda/device.h"
+#include "cuda/nccl.h"
 #include "net/mpi/communicator.h"
 #include "observe/trace_text.h"
 #include "wire/message.h"
@@ -43,6 +44,9 @@ class Event {
  public:
   virtual ~Event() = default;
   virtual bool Ready() = 0;
+  // Makes `stream` wait for the inputs on the device, and sets *waits, unless they are ready. Requires a Scope of the
+  // stream's device. kUnsupported if no stream of that device computes them.
+  virtual Status HoldBack(cuda::Stream* stream, bool* waits);
 };
 
 // A result whose size is known only after the ranks have exchanged their row counts (allgather, alltoall, gather,
@@ -102,6 +106,9 @@ class CollectiveTask {
   // Does a bounded amount of work; true when the operation is finished, successfully or not. Not called again after
   // that.
   virtual bool Test() = 0;
+  // True once a device has all of the operation in a queue of its own, so that the next operation may start behind it.
+  // Test goes on until the device has done it.
+  virtual bool launched() const { return false; }
   // The result; valid after Test has returned true.
   virtual Status status() const = 0;
   // True if the last Test made progress, so that calling it again at once is worth while.
@@ -144,6 +151,12 @@ class Backend {
   virtual const DataCounters& counters() const = 0;
   // Not ok once this rank is out of step with the others: the backend can run nothing more, and the job must end.
   virtual Status broken() const { return Status::Ok(); }
+  // For a set that ends before its operations have: begins to stop what devices run for the backend. Nothing is
+  // started after it.
+  virtual void Abandon(const Status& why) { static_cast<void>(why); }
+  // After Abandon: returns once no device writes into memory of a caller any more. An error, naming the device, if it
+  // did not stop in time and was given up.
+  virtual Status AwaitDevices() { return Status::Ok(); }
 };
 
 // Memory of one process set's lane on one host, laid out by net/shm/arena.h: one data area per rank, which only that
@@ -161,6 +174,15 @@ struct SharedArea {
 // The bytes [begin, begin + bytes) of each rank's data area.
 SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes);
 
+// The use of NCCL by the backend `nccl`.
+struct NcclOptions {
+  std::shared_ptr<const cuda::Nccl> library;  // null: there is no such backend
+  bool required = false;   // where the ranks cannot be connected, operations fail; otherwise the host runs them
+  int64_t timeout_ns = 0;  // for connecting
+  std::string name;        // of the process set, in messages of NCCL
+  std::function<void(const std::string& text)> warn;
+};
+
 struct BackendOptions {
   int64_t tile_bytes = 256 << 10;
   int64_t oneshot_max_bytes = -1;  // < 0: see Note [Choice of the shm algorithm] in algorithms.h
@@ -170,12 +192,14 @@ struct BackendOptions {
   // For the backends' CUDA tensors; null: they have CPU tensors alone.
   std::shared_ptr<cuda::Devices> devices = nullptr;
   int64_t staging_tile_bytes = cuda::PinnedMemory::kBytes;  // of a CUDA tensor that is on the host at once; not more
+  NcclOptions nccl;
 };
 
 // The transports that connect all ranks of a process set.
 struct Transports {
   bool shm = true;  // shared memory: all ranks are on one host
   bool mpi = false;
+  bool nccl = false;
 };
 
 // The resources of the mpi backend; `all` is empty in a job without MPI.
@@ -188,10 +212,18 @@ struct MpiResources {
   uint32_t process_set = 0;
 };
 
-// Creates every backend that can run, in a fixed order: loopback (if area.size is 1), shm (if area.data is filled), mpi
-// (if `mpi.all` is not empty; it connects area.size ranks). data/registry.cc has the list.
+// The means of the nccl backend for operations that go by way of the host, and to connect. They are its own, because
+// the operations of two lanes have no order.
+struct HostResources {
+  SharedArea area;
+  MpiResources mpi;
+};
+
+// Creates every backend that can run, in a fixed order: nccl (if there is the library; `for_nccl` is for it), loopback
+// (if area.size is 1), shm (if area.data is filled), mpi (if `mpi.all` is not empty; it connects area.size ranks).
+// data/registry.cc has the list.
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
-                                                             MpiResources mpi = {});
+                                                             MpiResources mpi = {}, HostResources for_nccl = {});
 // The traits of the backends that MakeBackends creates for `ranks` ranks, in the same order.
 std::vector<control::BackendTraits> BackendTraitsFor(int ranks, Transports transports = {});
 

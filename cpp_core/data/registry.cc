@@ -11,6 +11,10 @@
 
 namespace horocache::data {
 
+Status Event::HoldBack(cuda::Stream*, bool*) {
+  return UnsupportedError("the tensors are not computed by a stream of a CUDA device");
+}
+
 SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes) {
   SharedArea part = area;
   for (std::byte*& base : part.data) base += begin;
@@ -25,11 +29,12 @@ std::vector<control::BackendTraits> BackendTraitsFor(int ranks, Transports trans
   if (transports.mpi) traits.push_back(MpiTraits());
   // Also on a rank without CUDA, as the traits are equal on all ranks: it has no CUDA tensor to submit.
   for (control::BackendTraits& each : traits) each = StagedTraits(std::move(each));
+  if (transports.nccl) traits.insert(traits.begin(), NcclTraits());
   return traits;
 }
 
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
-                                                             MpiResources mpi) {
+                                                             MpiResources mpi, HostResources for_nccl) {
   StatusOr<const KernelSet*> kernels = FindKernels(options.kernels);
   if (!kernels.ok()) return kernels.status();
   const bool memory = !area.data.empty();
@@ -44,6 +49,13 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
   if (options.devices != nullptr) {
     for (std::unique_ptr<Backend>& backend : backends)
       backend = MakeStagedBackend(std::move(backend), area.rank, area.size, options);
+  }
+  if (options.nccl.library != nullptr) {
+    BackendOptions of_host = options;
+    of_host.nccl = {};
+    auto hosts = MakeBackends(for_nccl.area, of_host, std::move(for_nccl.mpi));
+    if (!hosts.ok()) return hosts.status();
+    backends.insert(backends.begin(), MakeNcclBackend(std::move(hosts->front()), area.rank, area.size, options));
   }
   return backends;
 }

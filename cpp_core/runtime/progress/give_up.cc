@@ -42,6 +42,9 @@ void ProgressEngine::GiveUp(const std::exception& thrown) {
     if (context_.on_operation_abandoned) context_.on_operation_abandoned();
     for (const auto& set : sets_) without_memory([&]() HC_NO_THREAD_SAFETY_ANALYSIS { set->GiveUp(given_up_); });
   }
+  // Before the callers get their memory back.
+  for (const auto& set : sets_) without_memory([&]() HC_NO_THREAD_SAFETY_ANALYSIS { set->AbandonDevices(given_up_); });
+  for (const auto& set : sets_) without_memory([&] { static_cast<void>(set->AwaitDevices()); });
   std::ranges::swap(sets_, half_done_);
   by_number_.clear();
   leaving_.clear();
@@ -83,7 +86,7 @@ void ProgressEngine::CheckGivenUpElsewhere(int64_t now_ns) {
   const bool finds_out = why.code() != StatusCode::kOutOfMemory && why.code() != StatusCode::kInternal;
   if (finds_out && now_ns - given_up_elsewhere_ns_ < kFindOutNs) return;
   if (!finds_out) why = {StatusCode::kAborted, why.message()};
-  for (const auto& set : sets_) set->EndWith(why);
+  EndSets(why, [](const SetEngine&) { return true; });
   messages_->EndWith(why, now_ns);
   doorbell_.Ring();
 }

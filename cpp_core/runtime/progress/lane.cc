@@ -48,14 +48,14 @@ void Lane::Enqueue(control::Plan* plan) {
 }
 
 bool Lane::Step() {
-  bool moved = false;
+  bool moved = TestLaunched();
   for (int tasks = 0; tasks < kTasksPerStep && !plans_.empty() && (this->*task_)(); ++tasks) moved = true;
-  return moved || (running_ != nullptr && running_->progressed());
+  return moved || (run_.task != nullptr && run_.task->progressed());
 }
 
 bool Lane::StartCollective() {
   const control::Plan& plan = plans_.front();
-  still_since_ns_ = NowNs();
+  run_.still_since_ns = NowNs();
   if (item_ == 0 && tensor_ == 0) NoteStarted();
   static_cast<void>(Inject("start"));
   if (plan.op == wire::Op::kJoin || plan.op == wire::Op::kRegister) {
@@ -63,8 +63,10 @@ bool Lane::StartCollective() {
     return true;
   }
   data::Collective collective;
-  collective.segments = std::move(segments_);
-  collective.segments.clear();
+  if (!segments_.empty()) {
+    collective.segments = std::move(segments_.back());
+    segments_.pop_back();
+  }
   collective.op = plan.op;
   collective.device_class = plan.device_class;
   collective.algorithm = plan.choice.algorithm;
@@ -87,12 +89,12 @@ bool Lane::StartCollective() {
     if (plan.device_class == wire::DeviceClass::kCuda) AddDevice(plan, &collective);
   }
   if (const Status supported = backend_->Supports(collective); !supported.ok()) {
-    status_ = Named(supported);
+    run_.status = Named(plan, supported);
     task_ = &Lane::CompletePlan;
     return true;
   }
-  running_ = backend_->Start(std::move(collective));
-  MarkPhase();
+  run_.task = backend_->Start(std::move(collective));
+  MarkPhase(&run_);
   task_ = &Lane::TestCollective;
   return true;
 }
@@ -109,10 +111,30 @@ void Lane::AddDevice(const control::Plan& plan, data::Collective* collective) {
   collective->ready = &computed_;
 }
 
+// Of the events of one stream, the last one is enough: a wait for each would fill the device's queue.
+Status Lane::Computed::HoldBack(cuda::Stream* stream, bool* waits) {
+  last_of_stream_.clear();
+  for (const cuda::StreamEvent* const event : events) {
+    const auto same = [event](const cuda::StreamEvent* other) { return other->SameStream(*event); };
+    const auto found = std::ranges::find_if(last_of_stream_, same);
+    if (found == last_of_stream_.end()) {
+      last_of_stream_.push_back(event);
+    } else if ((*found)->Before(*event)) {
+      *found = event;
+    }
+  }
+  for (const cuda::StreamEvent* const event : last_of_stream_) {
+    if (event->Happened()) continue;
+    HC_RETURN_IF_ERROR(event->HoldBack(stream));
+    *waits = true;
+  }
+  return Status::Ok();
+}
+
 void Lane::NoteStarted() {
-  if (timeline_->on()) started_ns_ = still_since_ns_;
+  if (timeline_->on()) run_.started_ns = run_.still_since_ns;
   for (const control::PlanItem& item : plans_.front().items) {
-    if (item.op != control::kNoOp) table_->NoteStarted(*OperationTable::FromId(item.op), still_since_ns_);
+    if (item.op != control::kNoOp) table_->NoteStarted(*OperationTable::FromId(item.op), run_.still_since_ns);
   }
 }
 
@@ -171,37 +193,68 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
   collective->output = &variable_;
 }
 
+bool Lane::TestRun(const control::Plan& plan, Run* run, Status* status) {
+  if (run->task->Test()) {
+    static_cast<void>(Inject("done"));
+    *status = run->task->status();
+  } else {
+    if (run->task->progressed()) run->still_since_ns = NowNs();
+    MarkPhase(run);
+    *status = Inject("data");
+    if (status->code() != FaultInjector::kDrop) return false;
+  }
+  if (!status->ok()) run->status = Named(plan, *status);
+  segments_.push_back(run->task->TakeSegments());
+  segments_.back().clear();
+  run->task.reset();
+  if (!status->ok() && !backend_->broken().ok()) fault_ = backend_->broken();
+  return true;
+}
+
 bool Lane::TestCollective() {
   Status status;
-  if (running_->Test()) {
-    static_cast<void>(Inject("done"));
-    status = running_->status();
-  } else {
-    if (running_->progressed()) still_since_ns_ = NowNs();
-    MarkPhase();
-    status = Inject("data");
-    if (status.code() != FaultInjector::kDrop) return false;
+  if (!TestRun(plans_.front(), &run_, &status)) {
+    if (!run_.task->launched() || launched_.size() == kMostLaunched) return false;
+    NoteLaunched();
+    return true;
   }
-  KeepResult(status);
-  segments_ = running_->TakeSegments();
-  running_.reset();
-  if (!status.ok() && !backend_->broken().ok()) fault_ = backend_->broken();
+  KeepResult();
   // Continues after an error, too: the error may concern this rank only, and the other ranks continue.
   task_ = NextTensor() ? &Lane::StartCollective : &Lane::CompletePlan;
   return true;
 }
 
-// Backends do not know the names of operations.
-Status Lane::Named(const Status& status) const {
-  const auto& items = plans_.front().items;
-  if (items.size() != 1 || items[0].signature == nullptr) return status;
-  return {status.code(), control::Describe(*items[0].signature) + ": " + status.message()};
+void Lane::NoteLaunched() {
+  launched_.push_back({std::move(plans_.front()), std::move(run_)});
+  plans_.pop_front();
+  Advance();
 }
 
-void Lane::KeepResult(const Status& status) {
+bool Lane::TestLaunched() {
+  bool moved = false;
+  while (!launched_.empty()) {
+    Launched& oldest = launched_.front();
+    Status status;
+    if (!TestRun(oldest.plan, &oldest.run, &status)) return moved || oldest.run.task->progressed();
+    Complete(&oldest.plan, oldest.run);
+    launched_.pop_front();
+    // It is the next one's turn only now.
+    (launched_.empty() ? run_ : launched_.front().run).still_since_ns = NowNs();
+    if (idle()) metrics_->lane_busy.End(NowNs());
+    moved = true;
+  }
+  return moved;
+}
+
+// Backends do not know the names of operations.
+Status Lane::Named(const control::Plan& plan, const Status& status) {
+  if (plan.items.size() != 1 || plan.items[0].signature == nullptr) return status;
+  return {status.code(), control::Describe(*plan.items[0].signature) + ": " + status.message()};
+}
+
+void Lane::KeepResult() {
   const control::Plan& plan = plans_.front();
-  if (!status.ok()) status_ = Named(status);
-  if (!status_.ok() || control::Fuses(plan.op) || !HasData(plan.op)) return;
+  if (!run_.status.ok() || control::Fuses(plan.op) || !HasData(plan.op)) return;
   const control::PlanItem& item = plan.items[item_];
   if (item.op == control::kNoOp) return;
   Operation* operation = OperationTable::FromId(item.op);
@@ -233,65 +286,93 @@ bool Lane::NextTensor() {
 }
 
 bool Lane::CompletePlan() {
-  control::Plan& plan = plans_.front();
-  for (const control::PlanItem& item : plan.items) {
-    if (plan.op == wire::Op::kJoin && item.op != control::kNoOp)
-      OperationTable::FromId(item.op)->last_joined = plan.last_joined;
-    FinishItem(item);
-  }
-  metrics_->fused_operations.Add(1);
-  plan.items.clear();
-  spare_.push_back(std::move(plan));
+  if (!launched_.empty()) return false;  // plans end in their order, also the pieces of one group
+  Complete(&plans_.front(), run_);
   plans_.pop_front();
   if (idle()) metrics_->lane_busy.End(NowNs());
-  status_ = Status::Ok();
-  item_ = 0;
-  tensor_ = 0;
-  started_ns_ = 0;
-  phase_ns_.fill(0);
-  task_ = &Lane::StartCollective;
+  Advance();
   return true;
 }
 
-void Lane::MarkPhase() {
+void Lane::Complete(control::Plan* plan, const Run& run) {
+  for (const control::PlanItem& item : plan->items) {
+    if (plan->op == wire::Op::kJoin && item.op != control::kNoOp)
+      OperationTable::FromId(item.op)->last_joined = plan->last_joined;
+    FinishItem(*plan, run, item);
+  }
+  metrics_->fused_operations.Add(1);
+  plan->items.clear();
+  spare_.push_back(std::move(*plan));
+}
+
+void Lane::Advance() {
+  run_.status = Status::Ok();
+  run_.started_ns = 0;
+  run_.phase_ns.fill(0);
+  item_ = 0;
+  tensor_ = 0;
+  task_ = &Lane::StartCollective;
+}
+
+void Lane::MarkPhase(Run* run) {
   if (!timeline_->on()) return;
-  int64_t& began_ns = phase_ns_[static_cast<size_t>(running_->phase())];
+  int64_t& began_ns = run->phase_ns[static_cast<size_t>(run->task->phase())];
   if (began_ns == 0) began_ns = NowNs();
 }
 
-void Lane::Trace(const control::PlanItem& item, const Operation& operation) {
-  observe::OperationTrace trace = TraceOf(operation, plans_.front(), item, operation.status, NowNs());
+void Lane::Trace(const control::Plan& plan, const Run& run, const control::PlanItem& item, const Operation& operation) {
+  observe::OperationTrace trace = TraceOf(operation, plan, item, operation.status, NowNs());
   trace.backend = backend_->traits().name;
-  trace.started_ns = started_ns_;
-  trace.phase_ns = phase_ns_;
+  trace.started_ns = run.started_ns;
+  trace.phase_ns = run.phase_ns;
   timeline_->Add(trace);
 }
 
-void Lane::FinishItem(const control::PlanItem& item) {
+void Lane::FinishItem(const control::Plan& plan, const Run& run, const control::PlanItem& item) {
   if (item.op == control::kNoOp) return;
   Operation* operation = OperationTable::FromId(item.op);
-  if (!status_.ok() && operation->status.ok()) operation->status = status_;
+  if (!run.status.ok() && operation->status.ok()) operation->status = run.status;
   if (!item.last_piece) return;
   metrics_->CountDone(operation->request.signature.op, NowNs() - operation->submitted_ns);
   last_done_ = operation->request.signature.name;
-  if (timeline_->on()) Trace(item, *operation);
+  if (timeline_->on()) Trace(plan, run, item, *operation);
   table_->Finish(operation, operation->status);
 }
 
 void Lane::Fail(const Status& why) {
-  running_.reset();
+  if (idle()) return;
+  for (; !launched_.empty(); launched_.pop_front()) {
+    Launched& oldest = launched_.front();
+    oldest.run.task.reset();
+    oldest.run.status = why;
+    Complete(&oldest.plan, oldest.run);
+  }
+  if (idle()) metrics_->lane_busy.End(NowNs());
+  run_.task.reset();
   while (!plans_.empty()) {
-    status_ = why;
+    run_.status = why;
     CompletePlan();
   }
 }
 
+const control::Plan* Lane::OldestPlan() const {
+  if (!launched_.empty()) return &launched_.front().plan;
+  return plans_.empty() ? nullptr : &plans_.front();
+}
+
 const Operation* Lane::Running() const {
-  if (plans_.empty()) return nullptr;
-  for (const control::PlanItem& item : plans_.front().items) {
+  const control::Plan* const plan = OldestPlan();
+  if (plan == nullptr) return nullptr;
+  for (const control::PlanItem& item : plan->items) {
     if (item.op != control::kNoOp) return OperationTable::FromId(item.op);
   }
   return nullptr;
+}
+
+bool Lane::awaits_tensors() const {
+  const Run& run = OldestRun();
+  return run.task != nullptr && run.task->phase() == observe::Phase::kWaitForData &&
+         OldestPlan()->device_class == wire::DeviceClass::kCuda;
 }
 
 }  // namespace horocache::runtime

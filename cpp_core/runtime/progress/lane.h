@@ -6,6 +6,9 @@
 // the plan held. A task never blocks: the next step of the lane runs it again. Each task depends only on the task
 // before it in the same lane; docs/decisions/ explains how a dependency engine can schedule the same tasks.
 //
+// A collective that a device runs is launched, that is, queued on the device, long before it is done. So the lane
+// starts the next plan behind it, and goes on testing the launched plans; they end in their order.
+//
 // Threads: the driving thread. Owns its plans; the operation table owns the operations.
 #pragma once
 
@@ -47,24 +50,25 @@ class Lane {
   void Enqueue(control::Plan* plan);
   // Runs tasks for a bounded time; true if anything moved.
   bool Step();
-  bool idle() const { return plans_.empty(); }
+  bool idle() const { return plans_.empty() && launched_.empty(); }
   // Fails every queued and running operation of the lane with `why`.
   void Fail(const Status& why);
 
-  // For stall reports: the operation that runs now (null: none), the time of its last progress, and the ranks that it
-  // waits for.
+  // For stall reports, of the oldest plan that has not ended: its operation (null: none), the time of its last
+  // progress, and the ranks that it waits for.
   const Operation* Running() const;
-  int64_t StillSinceNs() const { return still_since_ns_; }
+  int64_t StillSinceNs() const { return OldestRun().still_since_ns; }
   void AddWaitingFor(std::vector<int>* ranks) const {
-    if (running_ != nullptr) running_->AddWaitingFor(ranks);
+    if (OldestRun().task != nullptr) OldestRun().task->AddWaitingFor(ranks);
   }
-  std::string Details() const { return running_ != nullptr ? running_->Details() : std::string(); }
-  // True if the running collective waits for its own tensors to be computed, and not for other ranks.
-  bool awaits_tensors() const {
-    return running_ != nullptr && running_->phase() == observe::Phase::kWaitForData && !computed_.events.empty();
+  std::string Details() const { return OldestRun().task != nullptr ? OldestRun().task->Details() : std::string(); }
+  // True if its collective waits for its own tensors to be computed, and not for other ranks.
+  bool awaits_tensors() const;
+  // True if a collective under way makes progress only when it is tested.
+  bool must_poll() const {
+    return (run_.task != nullptr && run_.task->must_poll()) ||
+           (!launched_.empty() && launched_.front().run.task->must_poll());
   }
-  // True if the running collective makes progress only when it is tested.
-  bool must_poll() const { return running_ != nullptr && running_->must_poll(); }
   // The name of the operation that completed last in this lane; empty: none.
   const std::string& last_done() const { return last_done_; }
   // Returns the error after which this rank cannot continue, and clears it; ok if there is none.
@@ -73,6 +77,20 @@ class Lane {
  private:
   using Task = bool (Lane::*)();  // returns true when done; the lane then runs the next task
 
+  // A plan under way.
+  struct Run {
+    std::unique_ptr<data::CollectiveTask> task;  // null between two collectives
+    Status status;
+    int64_t still_since_ns = 0;
+    int64_t started_ns = 0;  // 0: not started, or no timeline
+    std::array<int64_t, observe::kNumPhases> phase_ns{};
+  };
+  struct Launched {
+    control::Plan plan;
+    Run run;
+  };
+  static constexpr size_t kMostLaunched = 128;  // a launch blocks when the device's queue is full, at about 1,000
+
   // Ready when the streams of the program have computed the CUDA tensors of all operations of the plan.
   class Computed : public data::Event {
    public:
@@ -80,7 +98,11 @@ class Lane {
       while (!events.empty() && events.back()->Happened()) events.pop_back();
       return events.empty();
     }
+    Status HoldBack(cuda::Stream* stream, bool* waits) override;
     std::vector<const cuda::StreamEvent*> events;
+
+   private:
+    std::vector<const cuda::StreamEvent*> last_of_stream_;  // scratch of HoldBack
   };
 
   bool StartCollective();
@@ -89,23 +111,36 @@ class Lane {
   bool TestCollective();
   bool CompletePlan();
 
+  const Run& OldestRun() const { return launched_.empty() ? run_ : launched_.front().run; }
+  // The plan of OldestRun; null: there is none.
+  const control::Plan* OldestPlan() const;
+  // Tests the collective of `plan`, which `run` has started. True when it has ended; *status then has its result.
+  bool TestRun(const control::Plan& plan, Run* run, Status* status);
+  bool TestLaunched();
+  // Moves the plan at the front, which is launched, out of the way of the next one.
+  void NoteLaunched();
+  // Gets ready for the next plan.
+  void Advance();
+  // Completes the operations whose last piece `plan` has, and keeps its memory for later plans.
+  void Complete(control::Plan* plan, const Run& run);
+
   void NoteStarted();
   // Fills the collective that runs all segments of the plan at once.
   void BuildFused(const control::Plan& plan, data::Collective* collective) const;
   // Fills the collective of one tensor, for operations that do not fuse.
   void BuildSingle(const control::Plan& plan, data::Collective* collective);
-  void KeepResult(const Status& status);
+  void KeepResult();
   // Adds the name of the operation to the status if the plan has exactly one item.
-  Status Named(const Status& status) const;
+  static Status Named(const control::Plan& plan, const Status& status);
   // The number of rows in the result that was just received.
   int64_t RowsReceived(const wire::Signature& signature, const RowLists& lists) const;
   bool NextTensor();
   // Triggers the fault that is due at this place. Every fault except kDrop ends the job.
   Status Inject(std::string_view place);
-  void FinishItem(const control::PlanItem& item);
+  void FinishItem(const control::Plan& plan, const Run& run, const control::PlanItem& item);
   // Records for the timeline.
-  void MarkPhase();
-  void Trace(const control::PlanItem& item, const Operation& operation);
+  void MarkPhase(Run* run);
+  void Trace(const control::Plan& plan, const Run& run, const control::PlanItem& item, const Operation& operation);
 
   data::Backend* const backend_;
   const int rank_;
@@ -115,20 +150,17 @@ class Lane {
   const FaultInjector* const faults_;
   observe::Timeline* const timeline_;
 
-  RingQueue<control::Plan> plans_;
+  RingQueue<control::Plan> plans_;  // not launched yet
+  RingQueue<Launched> launched_;
   std::vector<control::Plan> spare_;
   Task task_ = &Lane::StartCollective;
-  size_t item_ = 0;    // current item, for operations that do not fuse
-  int tensor_ = 0;     // current tensor within the item's piece
-  Status status_;      // of the plan at the front
-  Computed computed_;  // of the running collective
-  std::unique_ptr<data::CollectiveTask> running_;
-  std::vector<data::Segment> segments_;  // empty; keeps the capacity of the last collective's list
+  size_t item_ = 0;                                   // current item, for operations that do not fuse
+  int tensor_ = 0;                                    // current tensor within the item's piece
+  Run run_;                                           // of the plan at the front
+  Computed computed_;                                 // of its collective, until that is launched
+  std::vector<std::vector<data::Segment>> segments_;  // empty; keep the capacity of earlier collectives' lists
   data::VariableOutput variable_;
   Result result_;
-  int64_t still_since_ns_ = 0;
-  int64_t started_ns_ = 0;  // of the plan at the front; 0: not started, or no timeline
-  std::array<int64_t, observe::kNumPhases> phase_ns_{};
   std::string last_done_;
   Status fault_;
 };

@@ -229,10 +229,17 @@ void ProgressEngine::TakeOrders() {
 }
 
 void ProgressEngine::LoseRank(int rank, const Status& why, int64_t now_ns) {
-  for (const auto& set : sets_) {
-    if (rank == kEverySet || set->Has(rank)) set->EndWith(why);
-  }
+  EndSets(why, [rank](const SetEngine& set) { return rank == kEverySet || set.Has(rank); });
   messages_->EndWith(why, now_ns);
+}
+
+void ProgressEngine::EndSets(const Status& why, const std::function<bool(const SetEngine&)>& ends) {
+  for (const auto& set : sets_) {
+    if (ends(*set)) set->StopDevices(why);
+  }
+  for (const auto& set : sets_) {
+    if (ends(*set)) set->EndWith(why);
+  }
 }
 
 void ProgressEngine::StepHostMonitor(int64_t now_ns) {
@@ -326,9 +333,8 @@ bool ProgressEngine::StepAll(int64_t now_ns) {
 void ProgressEngine::SpreadAbort() {
   const Status& end = End();
   if (end.code() != StatusCode::kAborted) return;
-  for (size_t i = 1; i < sets_.size(); ++i) {
-    if (!sets_[i]->Ended()) sets_[i]->EndWith(end);
-  }
+  EndSets(end, [this](const SetEngine& set)
+                   HC_NO_THREAD_SAFETY_ANALYSIS { return &set != sets_.front().get() && !set.Ended(); });
 }
 
 bool ProgressEngine::StepMessages(int64_t now_ns) {

@@ -152,6 +152,8 @@ class ProgressEngine {
   bool StepAll(int64_t now_ns) HC_REQUIRES(progress_lock_);
   void TakeSubmissions(int64_t now_ns) HC_REQUIRES(progress_lock_);
   void TakeOrders() HC_REQUIRES(progress_lock_);
+  // Ends the sets for which `ends` is true. Their devices stop at the same time.
+  void EndSets(const Status& why, const std::function<bool(const SetEngine&)>& ends) HC_REQUIRES(progress_lock_);
   void LoseRank(int rank, const Status& why, int64_t now_ns) HC_REQUIRES(progress_lock_);
   // Takes news about ranks of other hosts.
   void StepHostMonitor(int64_t now_ns) HC_REQUIRES(progress_lock_);

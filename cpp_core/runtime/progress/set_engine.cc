@@ -32,6 +32,10 @@ SetEngine::SetEngine(SetParts parts, const SetContext& context)
       inline_lane_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
                    context.metrics, context.faults, context.timeline) {
   late_.reserve(2 * config_.ranks.size());
+  const auto takes_cpu = [](const auto& backend) {
+    return (backend->traits().device_classes >> static_cast<int>(wire::DeviceClass::kCpu) & 1u) != 0;
+  };
+  host_lane_ = static_cast<size_t>(std::ranges::find_if(backends_, takes_cpu) - backends_.begin());
   for (const auto& backend : backends_) {
     lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults,
                         context.timeline);
@@ -60,13 +64,33 @@ void SetEngine::Leave(int64_t now_ns) {
   if (end_reason_.ok()) controller_->Leave();
 }
 
-void SetEngine::EndWith(const Status& why) {
-  if (!end_reason_.ok()) return;
+void SetEngine::StopDevices(const Status& why) {
+  const bool aborted = !end().ok() && end().code() != StatusCode::kShutDown;
+  const bool in_order = why.code() == StatusCode::kShutDown && !LanesBusy() && !aborted;
+  if (!end_reason_.ok() || in_order || std::exchange(stopped_, true)) return;
   // Operations for which the lost rank has done its part have all their data in memory, and can still succeed.
   for (Lane& lane : lanes_) {
     while (lane.Step()) {
     }
   }
+  AbandonDevices(why);
+}
+
+void SetEngine::AbandonDevices(const Status& why) {
+  for (const auto& backend : backends_) backend->Abandon(why);
+}
+
+std::string SetEngine::AwaitDevices() {
+  std::string errors;
+  for (const auto& backend : backends_) {
+    if (const Status status = backend->AwaitDevices(); !status.ok()) errors += " " + Sentence(status.message());
+  }
+  return errors;
+}
+
+void SetEngine::EndWith(const Status& why) {
+  if (!end_reason_.ok()) return;
+  StopDevices(why);
   end_reason_ = why;
   if (on_end_) on_end_(why);
   if (why.code() == StatusCode::kShutDown) {
@@ -114,7 +138,8 @@ bool SetEngine::HandOut() {
       RunInline();
       continue;
     }
-    const size_t backend = plan_.choice.backend;
+    // A join, which no backend runs, is behind the operations of the host.
+    const size_t backend = wire::TraitsOf(plan_.op).on_backends ? plan_.choice.backend : host_lane_;
     lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
   }
   if (!end_reason_.ok()) FailLanes();  // plans agreed on before the end cannot run any more
@@ -153,6 +178,8 @@ void SetEngine::MarkRound(int64_t now_ns) {
 }
 
 void SetEngine::FailLanes() {
+  if (!LanesBusy()) return;
+  const std::string given_up = AwaitDevices();
   for (Lane& lane : lanes_) {
     if (lane.idle()) continue;
     if (on_operation_abandoned_) on_operation_abandoned_();
@@ -160,7 +187,7 @@ void SetEngine::FailLanes() {
     const std::string where =
         running == nullptr ? ""
                            : " " + control::Describe(running->request.signature) + " was running on " + OwnRank() + ".";
-    lane.Fail({end_reason_.code(), end_reason_.message() + where});
+    lane.Fail({end_reason_.code(), end_reason_.message() + where + given_up});
   }
 }
 

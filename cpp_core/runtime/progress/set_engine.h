@@ -83,6 +83,13 @@ class SetEngine {
     aborts_ = true;
     controller_->Abort(why);
   }
+  // For a set that is about to end: begins to stop what devices run for it, unless all ranks leave it in order. Sets
+  // that end together all begin before one of them waits. Operations that have the data of all ranks still succeed.
+  void StopDevices(const Status& why);
+  // For a set whose state is half changed: begins to stop devices, and waits until none writes into memory of a caller.
+  // AwaitDevices returns the errors of devices that were given up.
+  void AbandonDevices(const Status& why);
+  std::string AwaitDevices();
   // Abandons the set, whose state is half changed, and tells the ranks that cannot see the reason. The set is not
   // stepped again; the caller fails its pending operations.
   void GiveUp(const Status& why);
@@ -157,12 +164,14 @@ class SetEngine {
   const std::function<void(const Status&)> on_end_;
 
   std::vector<Lane> lanes_;
+  size_t host_lane_ = 0;  // of the first backend that takes CPU tensors
   InlineLane inline_lane_;
   control::Plan plan_;
   bool waiting_ = false;
   bool aborts_ = false;
-  Status end_reason_;  // why the set cannot continue; ok while it can
-  Status fault_;       // of a lane or an inline allreduce; cleared by TakeFault
+  bool stopped_ = false;  // devices have been told to stop
+  Status end_reason_;     // why the set cannot continue; ok while it can
+  Status fault_;          // of a lane or an inline allreduce; cleared by TakeFault
   int64_t warned_ns_ = 0;
   int64_t left_ns_ = 0;         // since when this rank has been leaving; 0: it is not leaving
   bool saw_departed_ = false;   // true if the channel has reported a departed rank once

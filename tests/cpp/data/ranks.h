@@ -42,17 +42,38 @@ inline BackendOptions SmallTiles() {
 }
 
 // The class of a backend's tensors. Besides the product's backends, tests have "fakedevice", and "staged", which is
-// shm, or loopback for one rank, on tensors of the fake CUDA driver.
+// shm, or loopback for one rank, on tensors of the fake CUDA driver; "nccl" uses the fake NCCL.
 inline wire::DeviceClass ClassOf(const std::string& backend) {
-  if (backend == "staged") return wire::DeviceClass::kCuda;
+  if (backend == "staged" || backend == "nccl") return wire::DeviceClass::kCuda;
   return backend == "fakedevice" ? wire::DeviceClass::kFake : wire::DeviceClass::kCpu;
+}
+
+// The use of the fake NCCL. Its ranks share the fake device.
+inline NcclOptions FakeNccl() {
+  static const bool shared = setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1) == 0;
+  EXPECT_TRUE(shared);
+  StatusOr<std::shared_ptr<const cuda::Nccl>> library =
+      cuda::Nccl::Load({HC_FAKE_NCCL_FOLDER "/libnccl_fake_23007.so.2", {}});
+  EXPECT_TRUE(library.ok()) << library.status().message();
+  NcclOptions options;
+  options.library = std::move(*library);
+  options.required = true;
+  options.timeout_ns = 60 * kNsPerS;
+  return options;
+}
+
+// Runs body(rank) for every rank, each on its own thread.
+inline void RunOnThreads(int size, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) threads.emplace_back([&body, r] { body(r); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 class Ranks {
  public:
   static constexpr size_t kAreaBytes = 1 << 20;
 
-  // Every rank has a fake device and a staged backend, too, with shares of its memory.
+  // Every rank has a fake device, a staged backend and one of NCCL, too, with shares of its memory.
   explicit Ranks(int size, const BackendOptions& options = {}, size_t area_bytes = kAreaBytes,
                  const std::vector<std::span<std::byte>>& regions = {}, int64_t device_delay_ns = 0) {
     const size_t share_bytes = area_bytes / 8 / 64 * 64;
@@ -70,7 +91,8 @@ class Ranks {
       area.ring = [this](int rank) { rings_[static_cast<size_t>(rank)].fetch_add(1); };
       const SharedArea of_device = PartOf(area, area_bytes - share_bytes, share_bytes);
       const SharedArea of_staged = PartOf(area, area_bytes - 2 * share_bytes, share_bytes);
-      auto backends = MakeBackends(PartOf(area, 0, area_bytes - 2 * share_bytes), options);
+      const SharedArea of_nccl = PartOf(area, area_bytes - 3 * share_bytes, share_bytes);
+      auto backends = MakeBackends(PartOf(area, 0, area_bytes - 3 * share_bytes), options);
       EXPECT_TRUE(backends.ok()) << backends.status().message();
       auto device = horocache::testing::MakeFakeDeviceBackend(of_device, options, device_delay_ns);
       EXPECT_TRUE(device.ok()) << device.status().message();
@@ -80,14 +102,24 @@ class Ranks {
       auto staged = MakeBackends(of_staged, with_devices);
       EXPECT_TRUE(staged.ok()) << staged.status().message();
       staged_.push_back(std::move(staged->front()));
+      with_devices.nccl = FakeNccl();
+      auto nccl = MakeBackends(of_staged, with_devices, {}, {of_nccl, {}});
+      EXPECT_TRUE(nccl.ok()) << nccl.status().message();
+      nccl_.push_back(std::move(nccl->front()));
       shared_.push_back(std::move(area));
       backends_.push_back(std::move(*backends));
     }
   }
 
+  // NCCL's ranks leave a communicator together.
+  ~Ranks() {
+    RunOnThreads(size(), [this](int rank) { nccl_[static_cast<size_t>(rank)].reset(); });
+  }
+
   int size() const { return static_cast<int>(areas_.size()); }
   Backend& backend(int rank, const std::string& name) {
     if (name == "staged") return *staged_[static_cast<size_t>(rank)];
+    if (name == "nccl") return *nccl_[static_cast<size_t>(rank)];
     for (auto& backend : backends_[static_cast<size_t>(rank)]) {
       if (backend->traits().name == name) return *backend;
     }
@@ -101,7 +133,7 @@ class Ranks {
   std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> areas_;
   std::vector<SharedArea> shared_;
   std::vector<std::vector<std::unique_ptr<Backend>>> backends_;
-  std::vector<std::unique_ptr<Backend>> staged_;
+  std::vector<std::unique_ptr<Backend>> staged_, nccl_;
   std::atomic<uint64_t> rings_[64] = {};
 };
 
@@ -178,8 +210,10 @@ inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, s
   std::vector<Status> statuses(static_cast<size_t>(ranks->size()));
   std::vector<bool> done(static_cast<size_t>(ranks->size()), false);
   size_t finished = 0;
+  const int64_t deadline_ns = DeadlineNs(60);
   for (int turn = 0; finished < operations.size(); ++turn) {
-    if (turn == most_turns) {
+    // NCCL connects in threads, so that the number of turns says nothing.
+    if (backend == "nccl" ? NowNs() > deadline_ns : turn == most_turns) {
       ADD_FAILURE() << "not finished after " << turn << " turns";
       break;
     }
@@ -193,17 +227,10 @@ inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, s
         statuses[r] = operations[r]->status();
       }
     }
-    if (!any && backend == "fakedevice") std::this_thread::yield();
+    if (!any && (backend == "fakedevice" || backend == "nccl")) std::this_thread::yield();
   }
   for (OnDevice& tensors : on_device) tensors.Fetch();
   return statuses;
-}
-
-// Runs body(rank) for every rank, each on its own thread.
-inline void RunOnThreads(int size, const std::function<void(int)>& body) {
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) threads.emplace_back([&body, r] { body(r); });
-  for (std::thread& thread : threads) thread.join();
 }
 
 inline Status Finish(CollectiveTask* operation) {

@@ -345,7 +345,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, PlacedRowsTest,
                          ::testing::Values(std::tuple("shm", 1), std::tuple("shm", 2), std::tuple("shm", 3),
                                            std::tuple("shm", 4), std::tuple("shm", 5), std::tuple("loopback", 1),
                                            std::tuple("fakedevice", 1), std::tuple("fakedevice", 3),
-                                           std::tuple("staged", 1), std::tuple("staged", 3)),
+                                           std::tuple("staged", 1), std::tuple("staged", 3), std::tuple("nccl", 1),
+                                           std::tuple("nccl", 3)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
                          });

@@ -1,0 +1,174 @@
+#include "data/backends/nccl/connector.h"
+
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/text.h"
+
+namespace horocache::data {
+namespace {
+
+std::string NoThread(const std::system_error& error) { return std::string("cannot start a thread: ") + error.what(); }
+
+}  // namespace
+
+NcclConnector::NcclConnector(Backend* host, std::shared_ptr<const cuda::Nccl> nccl,
+                             std::shared_ptr<cuda::Device> device, Place place, const control::RankNames* names)
+    : host_(*host), nccl_(std::move(nccl)), device_(std::move(device)), place_(std::move(place)), names_(names) {}
+
+NcclConnector::~NcclConnector() {
+  if (communicator_ != nullptr) communicator_->StartAbort();
+}
+
+bool NcclConnector::Step() {
+  progressed_ = false;
+  return (this->*step_)();
+}
+
+void NcclConnector::Next(bool (NcclConnector::*step)()) {
+  step_ = step;
+  deadline_ns_ = 0;
+  progressed_ = true;
+}
+
+// ---- 1. the id
+
+bool NcclConnector::MakeId() {
+  if (place_.rank != 0) {
+    Next(&NcclConnector::SendId);
+    return false;
+  }
+  if (making_ == nullptr) {
+    deadline_ns_ = NowNs() + place_.limit_ns;
+    made_ = std::make_shared<Invitation>();
+    kNoMemory.copy(made_->why_not.text, kReasonBytes - 1);  // until it has ended well
+    try {
+      // It opens a socket, and may ask for names of hosts.
+      making_ = std::make_unique<LimitedCall>("hc-nccl-id", [made = made_, nccl = nccl_] {
+        const Status status = nccl->Check(nccl->GetUniqueId(&made->id), "ncclGetUniqueId");
+        made->why_not = {};
+        status.message().copy(made->why_not.text, kReasonBytes - 1);
+      });
+    } catch (const std::system_error& error) {
+      NoThread(error).copy(made_->why_not.text, kReasonBytes - 1);
+    }
+  }
+  if (making_ == nullptr || making_->Returned()) {
+    invitation_ = *made_;
+  } else if (NowNs() >= deadline_ns_) {
+    const std::string late = "ncclGetUniqueId did not return within " + SecondsText(place_.limit_ns);
+    late.copy(invitation_.why_not.text, kReasonBytes - 1);
+  } else {
+    return false;
+  }
+  making_.reset();
+  Next(&NcclConnector::SendId);
+  return false;
+}
+
+bool NcclConnector::SendId() {
+  const StatusOr<bool> done = Run(wire::Op::kBroadcast, DType::kUint8, 0, &invitation_, sizeof invitation_);
+  if (!done.ok() || !*done) return !done.ok() && End(done.status());
+  if (invitation_.why_not.text[0] != '\0') return EndWith(0, invitation_.why_not);
+  Next(&NcclConnector::Connect);
+  return false;
+}
+
+// ---- 2. connecting
+
+bool NcclConnector::Connect() {
+  if (deadline_ns_ == 0) {
+    deadline_ns_ = NowNs() + place_.limit_ns;
+    try {
+      communicator_ = std::make_unique<cuda::NcclCommunicator>(
+          nccl_, device_, invitation_.id, cuda::NcclCommunicator::Place{place_.rank, place_.ranks, place_.name});
+    } catch (const std::system_error& error) {
+      own_ = {StatusCode::kAborted, NoThread(error)};
+    }
+  }
+  bool late = false;
+  if (communicator_ != nullptr) {
+    if (communicator_->HasConnected()) {
+      own_ = communicator_->connected();
+    } else if (NowNs() >= deadline_ns_) {
+      late = true;
+      own_ = {StatusCode::kAborted, "NCCL did not connect the ranks within " + SecondsText(place_.limit_ns)};
+    } else {
+      return false;
+    }
+  }
+  failed_ = own_.ok() ? 2 * place_.ranks : late ? place_.ranks + place_.rank : place_.rank;
+  Next(&NcclConnector::Compare);
+  return false;
+}
+
+// ---- 3. the outcome
+
+bool NcclConnector::Compare() {
+  const StatusOr<bool> done = Run(wire::Op::kAllreduce, DType::kInt32, -1, &failed_, 1);
+  if (!done.ok() || !*done) return !done.ok() && End(done.status());
+  if (failed_ == 2 * place_.ranks) return End(Status::Ok());
+  failed_ %= place_.ranks;
+  own_.message().copy(reason_.text, kReasonBytes - 1);
+  Next(&NcclConnector::Tell);
+  return false;
+}
+
+bool NcclConnector::Tell() {
+  const StatusOr<bool> done = Run(wire::Op::kBroadcast, DType::kUint8, failed_, &reason_, sizeof reason_);
+  if (!done.ok() || !*done) return !done.ok() && End(done.status());
+  return EndWith(failed_, reason_);
+}
+
+StatusOr<bool> NcclConnector::Run(wire::Op op, DType dtype, int root, void* memory, int64_t count) {
+  if (task_ == nullptr) {
+    Collective collective;
+    collective.op = op;
+    collective.reduce_op = wire::ReduceOp::kMin;
+    collective.dtype = dtype;
+    collective.root = root;
+    collective.names = names_;
+    collective.segments.push_back({static_cast<std::byte*>(memory), static_cast<std::byte*>(memory), count});
+    const DataCounters before = host_.counters();
+    task_ = host_.Start(std::move(collective));
+    counters_.operations += host_.counters().operations - before.operations;
+    counters_.payload_bytes += host_.counters().payload_bytes - before.payload_bytes;
+  }
+  if (!task_->Test()) {
+    progressed_ = task_->progressed();
+    return false;
+  }
+  const std::unique_ptr<CollectiveTask> ended = std::move(task_);
+  if (!ended->status().ok()) return ended->status();
+  return true;
+}
+
+bool NcclConnector::EndWith(int rank, const Reason& reason) {
+  const std::string_view whole(reason.text, kReasonBytes);
+  Collective names;
+  names.names = names_;
+  return End(
+      {StatusCode::kUnsupported, names.Rank(rank) + ": " + Printable(std::string(whole.substr(0, whole.find('\0'))))});
+}
+
+bool NcclConnector::End(Status outcome) {
+  outcome_ = std::move(outcome);
+  if (!outcome_.ok() && communicator_ != nullptr) {
+    communicator_->StartAbort();  // also where it has connected: the other ranks do without it
+    communicator_.reset();
+  }
+  progressed_ = true;
+  return true;
+}
+
+void NcclConnector::AddWaitingFor(std::vector<int>* ranks) const {
+  if (task_ != nullptr) task_->AddWaitingFor(ranks);
+}
+
+std::string NcclConnector::Details() const {
+  return step_ == &NcclConnector::Connect ? "\n  NCCL connects the ranks" : std::string();
+}
+
+}  // namespace horocache::data
