@@ -266,6 +266,8 @@ int hc_get(hc_runtime* runtime, hc_property property) {
       return runtime->runtime->mpi();
     case HC_HOMOGENEOUS:
       return identity.homogeneous ? 1 : 0;
+    case HC_NCCL:
+      return runtime->runtime->nccl();
   }
   return -1;
 }

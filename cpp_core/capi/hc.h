@@ -28,7 +28,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 10
+#define HC_ABI_VERSION 11
 
 typedef enum {
   HC_OK = 0,
@@ -199,15 +199,16 @@ HC_API void hc_free(hc_runtime* runtime);
 HC_API void hc_forked_child(hc_runtime* runtime);
 
 typedef enum {
-  HC_RANK,       /* rank in the job */
-  HC_SIZE,       /* number of ranks in the job */
-  HC_LOCAL_RANK, /* rank among the ranks of this host */
-  HC_LOCAL_SIZE, /* number of ranks on this host */
-  HC_CROSS_RANK, /* number of this host, from 0 */
-  HC_CROSS_SIZE, /* number of hosts */
-  HC_ALIVE,      /* 1 until the runtime is stopped, then 0 */
-  HC_MPI,        /* 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may */
-  HC_HOMOGENEOUS /* 1 if every host has the same number of ranks, else 0. Since version 9 */
+  HC_RANK,        /* rank in the job */
+  HC_SIZE,        /* number of ranks in the job */
+  HC_LOCAL_RANK,  /* rank among the ranks of this host */
+  HC_LOCAL_SIZE,  /* number of ranks on this host */
+  HC_CROSS_RANK,  /* number of this host, from 0 */
+  HC_CROSS_SIZE,  /* number of hosts */
+  HC_ALIVE,       /* 1 until the runtime is stopped, then 0 */
+  HC_MPI,         /* 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may */
+  HC_HOMOGENEOUS, /* 1 if every host has the same number of ranks, else 0. Since version 9 */
+  HC_NCCL         /* the version of NCCL that CUDA tensors can use, for example 22809; 0: none. Since version 11 */
 } hc_property;
 /* The value of a property; -1 for an unknown one. */
 HC_API int hc_get(hc_runtime* runtime, hc_property property);

@@ -1,6 +1,7 @@
 #include "control/selector.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "base/text.h"
@@ -91,10 +92,15 @@ Status ParseRange(std::string_view rule, std::string_view text, int op, int64_t*
   return Status::Ok();
 }
 
-bool Can(const BackendTraits& backend, const wire::Signature& signature, int ranks) {
-  return (backend.ops >> static_cast<int>(signature.op) & 1) != 0 &&
-         (backend.device_classes >> static_cast<int>(signature.device_class) & 1) != 0 && ranks >= backend.min_ranks &&
+bool Can(const BackendTraits& backend, wire::Op op, wire::DeviceClass device, int ranks) {
+  return (backend.ops >> static_cast<int>(op) & 1) != 0 &&
+         (backend.device_classes >> static_cast<int>(device) & 1) != 0 && ranks >= backend.min_ranks &&
          ranks <= backend.max_ranks;
+}
+
+// The first class of devices that a backend reaches.
+wire::DeviceClass SomeDeviceOf(const BackendTraits& backend) {
+  return static_cast<wire::DeviceClass>(std::countr_zero(backend.device_classes));
 }
 
 }  // namespace
@@ -183,7 +189,9 @@ StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule) const {
 }
 
 StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_t bytes) const {
-  const auto can = [&](const BackendTraits& backend) { return Can(backend, signature, ranks_); };
+  const auto can = [&](const BackendTraits& backend) {
+    return Can(backend, signature.op, signature.device_class, ranks_);
+  };
   const auto choice = [](size_t backend, uint8_t algorithm) {
     // Each backend has one lane, with the backend's index.
     return wire::Choice{static_cast<uint8_t>(backend), algorithm, static_cast<uint16_t>(backend)};
@@ -193,7 +201,10 @@ StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_
     if (const std::string wrong = ParseTarget(signature.backend, &asked); !wrong.empty()) {
       return Status(StatusCode::kUnsupported, Describe(signature) + ": " + wrong);
     }
-    if (can(backends_[asked.backend])) return choice(asked.backend, asked.algorithm);
+    // A barrier has no tensors, so it is of no device.
+    wire::DeviceClass device = signature.device_class;
+    if (signature.tensors.empty()) device = SomeDeviceOf(backends_[asked.backend]);
+    if (Can(backends_[asked.backend], signature.op, device, ranks_)) return choice(asked.backend, asked.algorithm);
     return Unsupported(signature);
   }
   for (const Rule& rule : rules_) {

@@ -293,6 +293,7 @@ void BindRuntime(py::module_& module) {
       .def_property_readonly("cross_size", identity(&net::Identity::cross_size))
       .def_property_readonly("homogeneous", [](PyRuntime& self) { return self.Known().identity().homogeneous; })
       .def_property_readonly("mpi", [](PyRuntime& self) { return self.Known().mpi(); })
+      .def_property_readonly("nccl", [](PyRuntime& self) { return self.Known().nccl(); })
       .def_property_readonly("alive", [](PyRuntime& self) { return self.Known().alive(); })
       .def("submit", &PyRuntime::Submit, py::arg("request"))
       .def("submit_gradients", &PyRuntime::SubmitGradients, py::arg("slots"), py::arg("reduce_op"), py::arg("prescale"),

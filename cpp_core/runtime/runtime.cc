@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "control/selector.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
@@ -54,6 +55,28 @@ Status NoThreadError(const std::system_error& error) {
                       "; raise the limit of processes (ulimit -u, or the container's)");
 }
 
+// NCCL, if this rank has it and a CUDA driver; neither is initialised. Unless NCCL is asked for, that is the one which
+// a framework has loaded already: a program without CUDA tensors is left alone.
+StatusOr<std::shared_ptr<const cuda::Nccl>> FindNccl(const Knobs& knobs) {
+  if (knobs.nccl == "off") return UnsupportedError("HOROCACHE_NCCL is off");
+  HC_RETURN_IF_ERROR(cuda::Driver::Find(knobs.cuda_library));
+  cuda::NcclSearch search;
+  search.library = knobs.nccl_library;
+  search.loaded_only = knobs.nccl == "auto";
+  for (std::string& folder : Split(knobs.library_path, ':')) {
+    if (!folder.empty()) search.folders.push_back(std::move(folder));
+  }
+  return cuda::Nccl::Load(search);
+}
+
+constexpr const char* kNcclLine = "version of NCCL (set HOROCACHE_NCCL to off to do without)";
+
+// Adds to the error of ranks with different NCCLs why this rank has none.
+Status WithoutNccl(const Status& failed, const Status& why) {
+  if (failed.message().find(kNcclLine) == std::string::npos) return failed;
+  return {failed.code(), Sentence(failed.message()) + " This rank has no NCCL: " + why.message()};
+}
+
 StatusOr<Job> Assemble(const RuntimeConfig& config, const JobConfig& job_config) {
   try {
     return config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
@@ -82,7 +105,7 @@ Status CheckKnobs(const Knobs& knobs, const program::Library* programs) {
   HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
   // Checks the rules for a set that has every backend. Rules that may name programs are checked when these are loaded.
   if (!knobs.programs.empty() && programs == nullptr) return Status::Ok();
-  return SelectorFor(knobs, 1, {.shm = true, .mpi = true}, programs).status();
+  return SelectorFor(knobs, 1, {.shm = true, .mpi = true, .nccl = knobs.nccl != "off"}, programs).status();
 }
 
 Runtime::Runtime(RuntimeConfig config, Job job)
@@ -122,10 +145,12 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
     interrupted = interrupted || (go_on && !go_on());
     return interrupted ? Status(StatusCode::kAborted, "init() was interrupted") : Status::Ok();
   };
+  StatusOr<std::shared_ptr<const cuda::Nccl>> nccl = FindNccl(config.knobs);
+  if (nccl.ok()) config.nccl = *nccl;
   JobConfig job_config = JobConfigOf(config);
   job_config.check = check;
   StatusOr<Job> job = Assemble(config, job_config);
-  if (!job.ok()) return job.status();
+  if (!job.ok()) return nccl.ok() ? job.status() : WithoutNccl(job.status(), nccl.status());
   std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job)));
   if (const Status made = runtime->MakeParts(check); !made.ok()) {
     runtime->ReportFailedStart(made);
@@ -148,6 +173,10 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
 
 Status Runtime::MakeParts(const std::function<Status()>& check) {
   HC_RETURN_IF_ERROR(CheckPrograms());
+  // The other ranks have none either, because the ranks have compared that.
+  if (config_.knobs.nccl == "on" && config_.nccl == nullptr) {
+    return InvalidArgumentError("HOROCACHE_NCCL=on: " + FindNccl(config_.knobs).status().message());
+  }
   JobConfig config = ConfigOfJob();
   config.check = [&]() -> Status {
     HC_RETURN_IF_ERROR(check());
@@ -182,8 +211,10 @@ void Runtime::ReportFailedStart(const Status& why) {
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
   std::string agree = ProcessSets::AgreeText(config.process_sets);
   if (config.programs != nullptr) agree += "programs=" + config.programs->Summary() + "\n";
-  return {config.knobs, config.identity,     config.epoch, config.version,
-          agree,        config.communicator, config.ranks, config.programs.get()};
+  const std::string nccl = config.nccl == nullptr ? "none" : cuda::Nccl::VersionText(config.nccl->version());
+  agree += std::string(kNcclLine) + "=" + nccl + "\n";
+  return {config.knobs,        config.identity, config.epoch,          config.version,        agree,
+          config.communicator, config.ranks,    config.programs.get(), config.nccl != nullptr};
 }
 
 // Makes the engine for messages. Ranks of this host are reached through shared memory, other ranks over MPI.
@@ -230,7 +261,8 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMember
       return block == nullptr ? nullptr : std::shared_ptr<std::byte>(block, block->memory().data());
     };
   }
-  return MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_}, devices_);
+  return MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
+                 {devices_, config_.nccl});
 }
 
 // The parts of the progress engine that need no other rank.
@@ -356,6 +388,7 @@ Status Runtime::Check(const Operation& operation) const {
             "a tensor's name has more than " + std::to_string(wire::kMaxNameBytes) + " bytes"};
   }
   HC_RETURN_IF_ERROR(CheckRows(operation));
+  HC_RETURN_IF_ERROR(CheckDevice(operation));
   const bool has_result = signature.op != wire::Op::kReduce || signature.root == sets_.RankIn(set, job_.identity.rank);
   if (!control::Fuses(signature.op) || !has_result) return Status::Ok();
   const auto lost = [](const TensorArgument& tensor) { return tensor.output == nullptr && tensor.count > 0; };
@@ -365,6 +398,22 @@ Status Runtime::Check(const Operation& operation) const {
                                               "results whose size differs by rank"};
   }
   return Status::Ok();
+}
+
+// NCCL has one device of each rank in a process set, that of its first operation.
+Status Runtime::CheckDevice(const Operation& operation) const {
+  const std::string& backend = operation.request.signature.backend;
+  if (!operation.computed.has_value() || config_.nccl == nullptr || !(backend.empty() || backend == "nccl"))
+    return Status::Ok();
+  const int device = operation.computed->device();
+  const MutexLock lock(nccl_devices_mutex_);
+  const int first = nccl_devices_.emplace(operation.process_set, device).first->second;
+  if (device == first) return Status::Ok();
+  return UnsupportedError("the tensor is on cuda:" + std::to_string(device) +
+                          ", and this rank's first one in the process set was on cuda:" + std::to_string(first) +
+                          ". NCCL takes one device of a rank: start one process for each GPU and call "
+                          "torch.cuda.set_device(hvd.local_rank()), or name another backend (backend=\"shm\"), or set "
+                          "HOROCACHE_NCCL=off.");
 }
 
 // Checks that the message can reach its peer.

@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "cuda/device.h"
+#include "cuda/nccl.h"
 #include "net/bootstrap/bootstrap.h"
 #include "net/bootstrap/launcher_environment.h"
 #include "net/failure/peer_monitor.h"
@@ -53,6 +54,7 @@ struct RuntimeConfig {
   uint64_t communicator = 0;
   std::vector<int> ranks = {};
   std::shared_ptr<const program::Library> programs = nullptr;  // null: none
+  std::shared_ptr<const cuda::Nccl> nccl = nullptr;            // found by Start; null: this rank has none
 };
 
 // The file for a rank's timeline: for rank 1 and "trace.json", "trace.rank1.json". A device such as /dev/null takes the
@@ -80,6 +82,8 @@ class Runtime {
   // Counts a step of an optimizer. The core uses it only for the metrics.
   void CountStep() { metrics_.steps.Add(1); }
   void CountBytesIntoViews(uint64_t bytes) { metrics_.bytes_into_views.Add(bytes); }
+  // The version of NCCL that CUDA tensors can use, for example 22809; 0: none.
+  int nccl() const { return config_.nccl == nullptr ? 0 : config_.nccl->version(); }
   // 0 without MPI; 1 if one thread at a time may call MPI; 2 if any thread may.
   int mpi() const;
 
@@ -183,6 +187,7 @@ class Runtime {
   Status Queue(Operation* operation, bool* first);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
+  Status CheckDevice(const Operation& operation) const HC_EXCLUDES(nccl_devices_mutex_);
   void LeaveJob();
   static void OnExit(int code, void* runtime);
 
@@ -199,6 +204,9 @@ class Runtime {
   std::string own_folder_ HC_GUARDED_BY(stacks_mutex_);
   const std::shared_ptr<observe::Timeline> timeline_;
   const std::shared_ptr<cuda::Devices> devices_;
+  mutable Mutex nccl_devices_mutex_;
+  // The device of this rank's tensors, by process set.
+  mutable std::map<uint32_t, int> nccl_devices_ HC_GUARDED_BY(nccl_devices_mutex_);
   CauseNote cause_;
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;

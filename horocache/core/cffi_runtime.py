@@ -20,7 +20,18 @@ from horocache.base.request import Request
 from horocache.core.cffi_library import Result, load
 from horocache.errors import ForkedProcessError, InvalidArgumentError, error_for
 
-_PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive", "mpi", "homogeneous")
+_PROPERTIES = (
+    "rank",
+    "size",
+    "local_rank",
+    "local_size",
+    "cross_rank",
+    "cross_size",
+    "alive",
+    "mpi",
+    "homogeneous",
+    "nccl",
+)
 _DIVIDE_BY = ("all", "active")
 # The fields of a Request that are numbers of the same name in hc_request.
 _NUMBERS = (*("op", "reduce_op", "root", "prescale", "postscale", "tag", "first_ready_ns", "priority", "process_set"),)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from horocache.base.paths import is_folder
 
+_NCCL = Path("nvidia", "nccl", "lib")  # of the wheels nvidia-nccl-cu12 and -cu13, inside of a folder of packages
+
 
 def library_path() -> str:
     """Return the folders, separated by colons, for the knob ``library_path``."""
@@ -16,8 +18,9 @@ def library_path() -> str:
 
 
 def folders() -> list[str]:
-    """List the folders: the environment's, those of environments that it is layered on, then the user's own."""
-    return list(dict.fromkeys(str(prefix / "lib") for prefix in _prefixes() if is_folder(prefix / "lib")))
+    """List the folders: the environment's, those of environments that it is layered on, the user's own, and NCCL's."""
+    candidates = [*(prefix / "lib" for prefix in _prefixes()), *(Path(entry) / _NCCL for entry in sys.path)]
+    return list(dict.fromkeys(str(folder) for folder in candidates if is_folder(folder)))
 
 
 def _prefixes() -> Iterator[Path]:

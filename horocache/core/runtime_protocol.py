@@ -26,6 +26,7 @@ class Runtime(Protocol):
     homogeneous: bool  # every host has the same number of ranks
     alive: bool
     mpi: int  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
+    nccl: int  # the version of NCCL that CUDA tensors can use, for example 22809; 0: none
 
     def submit(self, request: Request) -> int:
         """Submit an operation and return its handle."""

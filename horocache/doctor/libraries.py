@@ -55,9 +55,8 @@ def look() -> Iterator[Finding]:
     for version in _versions("mpi4py"):
         yield Finding("libraries", "mpi4py", version)
     yield from _library("MPI", mpi_names(), "MPI_Get_library_version", _MPI, "several hosts")
-    nccl_names = wheel_names("nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2")
-    yield from _library("NCCL", nccl_names, "ncclGetVersion", _NCCL, "nothing yet")
-    yield from _library("CUDA", [_cuda_name()], "cuInit", _CUDA, "CUDA tensors")
+    yield from _library("NCCL", nccl_names(), "ncclGetVersion", _NCCL, "CUDA tensors at full speed")
+    yield from _library("CUDA", [_knob("cuda_library") or "libcuda.so.1"], "cuInit", _CUDA, "CUDA tensors")
     yield from _frameworks()
 
 
@@ -93,15 +92,14 @@ def _library(label: str, names: Sequence[str], symbol: str, code: str, needed_fo
         yield Finding("libraries", label, f"not found (needed for {needed_for})", State.INFO)
 
 
-def _cuda_name() -> str:
-    """Return the file or name by which a job loads the CUDA driver."""
+def _knob(name: str) -> str:
+    """Return the value of a knob in this environment; empty if it has none."""
     try:
         from horocache import _core  # noqa: PLC0415  (doctor/core.py reports a core that cannot be loaded)
 
-        named = _core.parse_knobs({})["cuda_library"][0]
+        return str(_core.parse_knobs({})[name][0])
     except (ImportError, HorocacheError):  # doctor/core.py reports both errors
-        named = ""
-    return named or "libcuda.so.1"
+        return ""
 
 
 def mpi_names() -> list[str]:
@@ -112,9 +110,11 @@ def mpi_names() -> list[str]:
     return [*wheels, "libmpi_abi.so.0", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi.so"]
 
 
-def wheel_names(inside: str, name: str) -> list[str]:
-    """Return the files ``inside`` installed wheels, then the ``name`` by which the system finds the library."""
-    return [*(str(path) for entry in sys.path if is_file(path := Path(entry) / inside)), name]
+def nccl_names() -> list[str]:
+    """Return the files and names by which a job searches for NCCL, in its order, unless a framework has loaded it."""
+    if named := _knob("nccl_library"):
+        return [named]
+    return [*(str(path) for where in folders() if is_file(path := Path(where) / "libnccl.so.2")), "libnccl.so.2"]
 
 
 def _versions(*distributions: str) -> Iterator[str]:

@@ -91,7 +91,7 @@ TABLE: tuple[HorovodFlag, ...] = (
     _refused(_MPIEXEC, "--mpi-args"),
     _refused(_MPIEXEC, "--tcp", values=0),
     _refused(_MPIEXEC, "--binding-args"),
-    _noted("there is no NCCL backend yet", "--num-nccl-streams"),
+    _noted("each process set has one stream", "--num-nccl-streams"),
     _refused("use `--bind core`, which gives each rank its own share of the cores", "--thread-affinity"),
     _noted(
         "nothing runs over gloo; `--start-timeout` and `--stall-shutdown-time-seconds` limit waits",

@@ -11,6 +11,7 @@ import functools
 import inspect
 import json
 import os
+import time
 from ctypes import POINTER, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from types import ModuleType
 from typing import Any
@@ -69,6 +70,21 @@ class Gate:
 def pointer() -> Any:
     """Room for a handle that the driver returns."""
     return ctypes.byref(c_void_p())
+
+
+def calls(function: str) -> int:
+    """How often a function of the driver or of NCCL has been called in this process."""
+    count = ctypes.CDLL(device().driver.path).fake_gpu_calls
+    count.restype = c_uint64
+    return int(count(function.encode()))
+
+
+def wait_for(function: str, count: int) -> None:
+    """Wait until a function has been called ``count`` times in this process."""
+    deadline = time.monotonic() + 60
+    while calls(function) < count:
+        assert time.monotonic() < deadline, f"{function} has been called {calls(function)} times, not {count}"
+        time.sleep(0.001)
 
 
 def ledger() -> dict[str, Any]:

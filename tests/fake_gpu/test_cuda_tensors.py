@@ -1,41 +1,10 @@
 """CUDA tensors on the fake driver: their order with the program's streams, failures, and what is refused."""
 
-import sys
-from pathlib import Path
-
 import pytest
-from fakes import CUDA, ROOT
+from fakes import CUDA
+from jobs import error_of, on_device
 
-from horocache.testing import Fault, run_ranks
-
-FOLDERS = [str(ROOT), str(Path(__file__).parent)]
-
-
-def on_device(function, ranks, *, check=True, library=str(CUDA), knobs=None, faults=(), **environment):
-    """Run ``function(hc, arrays)`` on ranks with the fake driver; ``arrays`` is the module ``device_arrays``."""
-
-    def rank(folders):
-        sys.path[:0] = folders
-        import device_arrays
-
-        import horocache as hc
-
-        hc.init(flight_record="off", log_level="fatal")
-        return function(hc, device_arrays)
-
-    variables = {"HOROCACHE_CUDA_LIBRARY": library}
-    variables |= {name: str(value) for name, value in environment.items()}
-    call = {"knobs": knobs, "environment": variables, "faults": faults, "check": check}
-    return run_ranks(rank, ranks, args=(FOLDERS,), **call)
-
-
-def error_of(call):
-    """The type and the text of the exception that a call raises."""
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return "", "nothing was raised"
+from horocache.testing import Fault
 
 
 def test_an_operation_waits_for_the_stream_that_computes_its_tensor():

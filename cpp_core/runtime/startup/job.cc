@@ -246,7 +246,7 @@ StatusOr<net::Peers> BootstrapBesideMpi(const JobConfig& config, net::BootstrapC
 Status ShareMemory(const JobConfig& config, Job* job) {
   const net::Identity& identity = job->identity;
   StatusOr<control::Selector> selector =
-      SelectorFor(config.knobs, identity.size, {job->one_host(), !job->mpi.empty()}, config.programs);
+      SelectorFor(config.knobs, identity.size, {job->one_host(), !job->mpi.empty(), config.nccl}, config.programs);
   if (!selector.ok()) return selector.status();
   net::BootstrapConfig bootstrap = BootstrapFor(
       config, job->epoch,
@@ -467,7 +467,7 @@ class SetConnector {
   }
 
  private:
-  static constexpr int kMostOfSet = 12;
+  static constexpr int kMostOfSet = 16;  // tags; ConnectSome takes two
 
   static Status Take(StatusOr<net::Communicator> made, net::Communicator* out) {
     if (made.ok()) *out = std::move(*made);
@@ -488,6 +488,8 @@ Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* memb
   SetConnector connector(config, job, membership->process_set);
   const bool programs = config.programs != nullptr && !membership->one_host();
   HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->mpi.all));
+  const bool nccl = config.nccl && !membership->one_host();
+  if (nccl) HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->nccl_mpi.all));
   if (programs) {
     HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->program_mpi.all));
     HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->program_links));
@@ -503,6 +505,7 @@ Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* memb
   net::Communicator between;
   HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &between));
   HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->mpi.leaders));
+  if (nccl) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->nccl_mpi.leaders));
   if (programs) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->program_mpi.leaders));
   membership->link = net::MakeMpiLink(std::move(between), std::move(names));
   return Status::Ok();

@@ -33,6 +33,7 @@ struct JobConfig {
   uint64_t communicator = 0;  // MPI communicator of the program, whose ranks form the job; 0: none
   std::vector<int> ranks;     // the subset of ranks that forms the job; empty: all ranks
   const program::Library* programs = nullptr;
+  bool nccl = false;                        // true if all ranks have NCCL, which `agree` compares
   std::function<Status()> check = nullptr;  // see net::BootstrapConfig and net::WaitCheck
 };
 

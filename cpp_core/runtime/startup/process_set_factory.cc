@@ -59,6 +59,15 @@ data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
   return options;
 }
 
+// Takes the last part of an area, of several equal ones, away from it.
+data::SharedArea TakeEnd(data::SharedArea* area, size_t parts) {
+  const size_t lines = area->data_bytes / kCacheLine;
+  const size_t rest = (lines - lines / parts) * kCacheLine;
+  const data::SharedArea end = data::PartOf(*area, rest, lines * kCacheLine - rest);
+  *area = data::PartOf(*area, 0, rest);
+  return end;
+}
+
 // The shared data areas of the set's ranks on this host.
 data::SharedArea LocalArea(const SetMembership& membership) {
   data::SharedArea area;
@@ -134,6 +143,17 @@ std::function<void(const std::string&)> WarningsOf(const Logger* logger) {
   return [logger](const std::string& text) { logger->Warning(text); };
 }
 
+data::NcclOptions NcclFor(const Knobs& knobs, const SetMembership& membership,
+                          std::shared_ptr<const cuda::Nccl> library, const Logger* logger) {
+  data::NcclOptions options;
+  options.library = std::move(library);
+  options.required = knobs.nccl == "on";
+  options.timeout_ns = Nanoseconds(knobs.start_timeout, kNsPerS);
+  options.name = "horocache set " + std::to_string(membership.process_set);
+  options.warn = WarningsOf(logger);
+  return options;
+}
+
 }  // namespace
 
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Transports transports,
@@ -151,27 +171,33 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Tra
   }
   return control::Selector::Parse(std::move(traits), ranks, rules,
                                   " A job has the backends that fit it: shm where all ranks are on one host, mpi where "
-                                  "an mpiexec started them, loopback for one rank, program where HOROCACHE_PROGRAMS "
-                                  "names some.");
+                                  "an mpiexec started them, nccl where there are a CUDA driver and NCCL, loopback for "
+                                  "one rank, program where HOROCACHE_PROGRAMS names some.");
 }
 
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs,
-                           std::shared_ptr<cuda::Devices> devices) {
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices) {
+  const data::Transports transports = {membership.one_host(), !membership.mpi.all.empty(), devices.nccl != nullptr};
   StatusOr<control::Selector> selector =
-      SelectorFor(knobs, static_cast<int>(membership.ranks.size()),
-                  {membership.one_host(), !membership.mpi.all.empty()}, programs.library.get());
+      SelectorFor(knobs, static_cast<int>(membership.ranks.size()), transports, programs.library.get());
   if (!selector.ok()) return selector.status();
   const StatusOr<const data::KernelSet*> kernels = data::FindKernels(knobs.kernels);
   if (!kernels.ok()) return kernels.status();
   const data::BackendOptions options = BackendOptionsFor(knobs);
-  const data::SharedArea local = LocalArea(membership);
+  data::SharedArea local = LocalArea(membership);
+  data::BackendOptions with_devices = options;
+  data::HostResources for_nccl;
+  if (devices.nccl != nullptr) {
+    with_devices.nccl = NcclFor(knobs, membership, std::move(devices.nccl), programs.logger);
+    const data::SharedArea share = TakeEnd(&local, 4);
+    for_nccl.area = AreaOf(membership, share);
+    for_nccl.mpi = MpiFor(membership, std::move(membership.nccl_mpi), share);
+  }
+  with_devices.devices = std::move(devices.devices);
   const bool runs_programs = programs.library != nullptr && (membership.one_host() || !membership.mpi.all.empty());
   const size_t main_bytes = runs_programs ? local.data_bytes / 2 / kCacheLine * kCacheLine : local.data_bytes;
   const data::SharedArea main = data::PartOf(local, 0, main_bytes);
-  data::BackendOptions with_devices = options;
-  with_devices.devices = std::move(devices);
-  auto backends =
-      data::MakeBackends(AreaOf(membership, main), with_devices, MpiFor(membership, std::move(membership.mpi), main));
+  auto backends = data::MakeBackends(AreaOf(membership, main), with_devices,
+                                     MpiFor(membership, std::move(membership.mpi), main), std::move(for_nccl));
   if (!backends.ok()) return backends.status();
   if (runs_programs) {
     const data::SharedArea rest = data::PartOf(local, main_bytes, local.data_bytes - main_bytes);

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "control/selector.h"
 #include "cuda/device.h"
+#include "cuda/nccl.h"
 #include "data/backend.h"
 #include "net/message_link.h"
 #include "net/mpi/communicator.h"
@@ -45,6 +46,7 @@ struct SetMembership {
   std::vector<net::Doorbell> doorbells;
   std::vector<std::span<std::byte>> regions;  // shared regions, by local rank; empty: none
   SetComms mpi;                               // for the mpi backend; empty: none
+  SetComms nccl_mpi;                          // for the nccl backend's operations on the host; empty: none
   SetComms program_mpi;                       // for programs that run between hosts; empty: none
   net::Communicator program_links;            // of the set's ranks, for programs that run between hosts
   std::unique_ptr<net::Link> link;            // between the leaders of the hosts; null on other ranks and on one host
@@ -60,10 +62,13 @@ struct SetPrograms {
   const Logger* logger = nullptr;  // outlives the sets
 };
 
-// Makes the parts of a set. All ranks of the set pass equal settings. `devices` has the CUDA devices of this rank. The
-// caller owns the parts.
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs,
-                           std::shared_ptr<cuda::Devices> devices);
+struct SetDevices {
+  std::shared_ptr<cuda::Devices> devices;  // the CUDA devices of this rank
+  std::shared_ptr<const cuda::Nccl> nccl;  // null: none
+};
+
+// Makes the parts of a set. All ranks of the set pass equal settings. The caller owns the parts.
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices);
 
 // Makes the selector, the rules by which a set of `ranks` ranks chooses backends. Returns kInvalidArgument for a bad
 // rule.

@@ -20,8 +20,11 @@ def test_libraries_of_layered_environments_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", ["", *map(str, packages), "/"])
     assert library_path().split(":")[:2] == [str(own / "lib"), str(below / "lib")]
     assert libraries.mpi_names()[0] == str(below / "lib" / "libmpi.so.40")
-    inside = "nvidia/nccl/lib/libnccl.so.2"
-    assert libraries.wheel_names(inside, "libnccl.so.2") == [str(packages[1] / inside), "libnccl.so.2"]
+    nccl = packages[1] / "nvidia" / "nccl" / "lib"
+    assert str(nccl) in library_path().split(":")
+    assert libraries.nccl_names() == [str(nccl / "libnccl.so.2"), "libnccl.so.2"]
+    monkeypatch.setenv("HOROCACHE_NCCL_LIBRARY", "libnccl-own.so.2")
+    assert libraries.nccl_names() == ["libnccl-own.so.2"]
 
 
 MPI = """
