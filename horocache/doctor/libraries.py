@@ -6,9 +6,11 @@ and does not end the doctor.
 
 import importlib.metadata
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from horocache.base.paths import is_file
@@ -18,6 +20,7 @@ from horocache.errors import HorocacheError
 
 _SECONDS = 20  # for one library to load
 _OLDEST_TORCH = (2, 1)
+_OLDEST_NCCL = (2, 14, 3)
 
 # Each script prints a JSON object with the path of the loaded file and a text.
 _LOAD = """
@@ -55,7 +58,9 @@ def look() -> Iterator[Finding]:
     for version in _versions("mpi4py"):
         yield Finding("libraries", "mpi4py", version)
     yield from _library("MPI", mpi_names(), "MPI_Get_library_version", _MPI, "several hosts")
-    yield from _library("NCCL", nccl_names(), "ncclGetVersion", _NCCL, "CUDA tensors at full speed")
+    for found in _library("NCCL", nccl_names(), "ncclGetVersion", _NCCL, "CUDA tensors at full speed"):
+        fault = nccl_fault(found.value.partition(" ")[0], platform.machine()) if found.usable else ""
+        yield replace(found, state=State.WARNING, fix=fault) if fault else found
     yield from _library("CUDA", [_knob("cuda_library") or "libcuda.so.1"], "cuInit", _CUDA, "CUDA tensors")
     yield from _frameworks()
 
@@ -115,6 +120,19 @@ def nccl_names() -> list[str]:
     if named := _knob("nccl_library"):
         return [named]
     return [*(str(path) for where in folders() if is_file(path := Path(where) / "libnccl.so.2")), "libnccl.so.2"]
+
+
+def nccl_fault(version: str, machine: str) -> str:
+    """Return what is known to be wrong with a version of NCCL on a kind of machine; empty if nothing is."""
+    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
+    update = "update it: pip install --upgrade nvidia-nccl-cu13"
+    if numbers < _OLDEST_NCCL:
+        return f"horocache needs NCCL {'.'.join(map(str, _OLDEST_NCCL))} or newer: {update}"
+    if machine == "aarch64" and numbers < (2, 29, 3):
+        return f"on aarch64 NCCL before 2.29.3 may hang: {update}"
+    if numbers == (2, 30, 4):
+        return f"NCCL 2.30.4 hangs now and then (github.com/NVIDIA/nccl/issues/2167): {update}"
+    return ""
 
 
 def _versions(*distributions: str) -> Iterator[str]:

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from horocache.core.library_path import library_path
 from horocache.doctor import libraries
 from horocache.doctor.finding import State
@@ -57,3 +59,28 @@ def test_the_doctor_warns_of_a_library_that_does_not_load_if_there_is_no_other(t
     script.write_text("INPUT(libmpi.so.40)\n")
     finding = finding_about_mpi(monkeypatch, [script])
     assert finding.state is State.WARNING and str(script) in finding.value
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "fault"),
+    [
+        ("2.28.9", "x86_64", ""),
+        ("2.30.4", "x86_64", "hangs now and then"),
+        ("2.30.7", "x86_64", ""),
+        ("2.28.9", "aarch64", "before 2.29.3 may hang"),
+        ("2.29.3", "aarch64", ""),
+        ("2.12.12", "x86_64", "needs NCCL 2.14.3 or newer"),
+    ],
+)
+def test_the_doctor_knows_the_versions_of_nccl_that_do_not_work(version, machine, fault):
+    known = libraries.nccl_fault(version, machine)
+    assert fault in known and bool(fault) == bool(known)
+
+
+def test_the_doctor_warns_of_a_version_of_nccl_that_hangs(tmp_path, monkeypatch):
+    source, library = tmp_path / "nccl.c", tmp_path / "libnccl.so.2"
+    source.write_text("int ncclGetVersion(int* version) { *version = 23004; return 0; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setenv("HOROCACHE_NCCL_LIBRARY", str(library))
+    [finding] = [finding for finding in libraries.look() if finding.name == "NCCL"]
+    assert finding.state is State.WARNING and finding.value == f"2.30.4 at {library}" and "2167" in finding.fix
