@@ -6,7 +6,8 @@
 #
 # PYTHON has horocache installed, and torch with CUDA. On the fake driver:
 #   CUDA_LIBRARY=build/dev/tests/fake_gpu/libcuda_fake.so.1 DEVICE=fakecuda benchmarks/gpu/check.sh FOLDER
-# NCCL_LIBRARY names NCCL for the calibration, SECTIONS some of its sections.
+# NCCL_LIBRARY names NCCL for the steps nccl-N and the calibration, SECTIONS some sections of the latter. Two ranks on one
+# GPU take NCCL 2.30.3 or newer.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${1:?usage: benchmarks/gpu/check.sh FOLDER}
@@ -38,6 +39,12 @@ step versions 30 "$python" -m horocache.tools doctor
 for ranks in 1 2 4; do
   step "conformance-$ranks" 60 "${launch[@]}" -np "$ranks" "$python" "$cases" --cuda "$library"
 done
+if [ -n "${NCCL_LIBRARY:-}" ]; then
+  by_nccl=(env HOROCACHE_NCCL=on "HOROCACHE_NCCL_LIBRARY=$NCCL_LIBRARY" NCCL_MULTI_RANK_GPU_ENABLE=1)
+  for ranks in 1 2 4; do
+    step "nccl-$ranks" 60 "${by_nccl[@]}" "${launch[@]}" -np "$ranks" "$python" "$cases" --cuda "$library" --backend nccl
+  done
+fi
 for ranks in 1 2 4; do
   step "torch-$ranks" 60 "${launch[@]}" -np "$ranks" "$python" "$check" --device "$device" results order reuse training
 done

@@ -3,6 +3,7 @@
     horocacherun -np 2 python tests/conformance/run_cases.py --backend shm
     mpiexec -n 3 python tests/conformance/run_cases.py --backend mpi --only gatherv
     horocacherun -np 2 python tests/conformance/run_cases.py --cuda build/dev/tests/fake_gpu/libcuda_fake.so.1
+    HOROCACHE_NCCL=on horocacherun -np 1 python tests/conformance/run_cases.py --cuda libcuda.so.1 --backend nccl
 
 The exit code is 1 if a rank got a wrong result; the first failure is printed.
 """
@@ -16,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import calls
 from cases import CASES
 
 import horocache as hc
@@ -23,6 +25,11 @@ import horocache as hc
 TESTS = Path(__file__).resolve().parents[1]
 # Small, so that the large tensors of the cases are many tiles.
 KNOBS = {"shm_tile": 4096}
+
+
+def leave_out_tensors_of_the_cpu() -> None:
+    """For the backend ``nccl``: tensors of bfloat16, which NumPy lacks, are torch's, on the CPU."""
+    calls.DTYPES = tuple(dtype for dtype in calls.DTYPES if dtype != "bfloat16")
 
 
 def main() -> int:
@@ -38,6 +45,8 @@ def main() -> int:
         from device_arrays import OnDevice
 
         package = OnDevice(hc)
+    if arguments.backend == "nccl":
+        leave_out_tensors_of_the_cpu()
     hc.init(**KNOBS)
     for operation, case in CASES.items():
         if arguments.only and operation not in arguments.only:
