@@ -2,7 +2,7 @@
 
 import pytest
 from fakes import CUDA
-from jobs import error_of, on_device
+from jobs import error_of, on_device, on_nccl
 
 from horocache.testing import Fault
 
@@ -19,7 +19,8 @@ def test_an_operation_waits_for_the_stream_that_computes_its_tensor():
     assert on_device(run, 2) == [(("TimeoutError", False), [2.0, 4.0])] * 2
 
 
-def test_a_tensor_that_is_dropped_after_the_call_is_still_read():
+@pytest.mark.parametrize("start", [on_device, on_nccl])
+def test_a_tensor_that_is_dropped_after_the_call_is_still_read(start):
     def run(hc, arrays):
         results = []
         for turn in range(20):
@@ -33,7 +34,7 @@ def test_a_tensor_that_is_dropped_after_the_call_is_still_read():
             results.append((result == hc.size() * turn).all() and (other.numpy() == -1).all())
         return all(results)
 
-    assert on_device(run, 2, FAKE_GPU_DELAY_US=200) == [True, True]
+    assert start(run, 2, FAKE_GPU_DELAY_US=200) == [True, True]
 
 
 def test_results_are_there_for_work_that_follows():
