@@ -131,6 +131,8 @@ class Runtime:
     @property
     def mpi(self) -> int: ...  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
     @property
+    def nccl(self) -> int: ...  # the version of NCCL that CUDA tensors can use, for example 22809; 0: none
+    @property
     def alive(self) -> bool: ...
     def submit(self, request: Request) -> int: ...  # queues the operation; returns its handle
     # Process sets that are added and removed while the job runs; see hc.h. All ranks of the job make these calls.
