@@ -59,14 +59,15 @@ Status NoThreadError(const std::system_error& error) {
 // a framework has loaded already: a program without CUDA tensors is left alone.
 StatusOr<std::shared_ptr<const cuda::Nccl>> FindNccl(const Knobs& knobs) {
   if (knobs.nccl == "off") return UnsupportedError("HOROCACHE_NCCL is off");
-  HC_RETURN_IF_ERROR(cuda::Driver::Find(knobs.cuda_library));
   cuda::NcclSearch search;
   search.library = knobs.nccl_library;
   search.loaded_only = knobs.nccl == "auto";
   for (std::string& folder : Split(knobs.library_path, ':')) {
     if (!folder.empty()) search.folders.push_back(std::move(folder));
   }
-  return cuda::Nccl::Load(search);
+  StatusOr<std::shared_ptr<const cuda::Nccl>> nccl = cuda::Nccl::Load(search);
+  if (nccl.ok()) HC_RETURN_IF_ERROR(cuda::Driver::Find(knobs.cuda_library));  // last: most programs do not need it
+  return nccl;
 }
 
 constexpr const char* kNcclLine = "version of NCCL (set HOROCACHE_NCCL to off to do without)";

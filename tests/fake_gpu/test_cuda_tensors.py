@@ -179,7 +179,8 @@ def test_operations_without_tensors_follow_those_on_the_device():
     assert first == second
 
 
-def test_nothing_of_the_device_is_left_after_shutdown():
+@pytest.mark.parametrize("start", [on_device, on_nccl])
+def test_nothing_of_the_device_is_left_after_shutdown(start):
     def run(hc, arrays):
         arrays.device()
         before = arrays.ledger()  # with the framework's stream and context
@@ -189,5 +190,6 @@ def test_nothing_of_the_device_is_left_after_shutdown():
             hc.shutdown()
         return before, {**arrays.ledger(), "allocations": before["allocations"]}  # those are the framework's
 
-    for before, after in on_device(run, 2):
+    for before, after in start(run, 2):
+        assert after.pop("communicators", 0) == 0
         assert before == after

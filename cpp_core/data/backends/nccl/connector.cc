@@ -15,8 +15,14 @@ std::string NoThread(const std::system_error& error) { return std::string("canno
 }  // namespace
 
 NcclConnector::NcclConnector(Backend* host, std::shared_ptr<const cuda::Nccl> nccl,
-                             std::shared_ptr<cuda::Device> device, Place place, const control::RankNames* names)
-    : host_(*host), nccl_(std::move(nccl)), device_(std::move(device)), place_(std::move(place)), names_(names) {}
+                             std::shared_ptr<cuda::Device> device, Place place, int64_t limit_ns,
+                             const control::RankNames* names)
+    : host_(*host),
+      nccl_(std::move(nccl)),
+      device_(std::move(device)),
+      place_(std::move(place)),
+      limit_ns_(limit_ns),
+      names_(names) {}
 
 NcclConnector::~NcclConnector() {
   if (communicator_ != nullptr) communicator_->StartAbort();
@@ -41,7 +47,7 @@ bool NcclConnector::MakeId() {
     return false;
   }
   if (making_ == nullptr) {
-    deadline_ns_ = NowNs() + place_.limit_ns;
+    deadline_ns_ = NowNs() + limit_ns_;
     made_ = std::make_shared<Invitation>();
     kNoMemory.copy(made_->why_not.text, kReasonBytes - 1);  // until it has ended well
     try {
@@ -58,7 +64,7 @@ bool NcclConnector::MakeId() {
   if (making_ == nullptr || making_->Returned()) {
     invitation_ = *made_;
   } else if (NowNs() >= deadline_ns_) {
-    const std::string late = "ncclGetUniqueId did not return within " + SecondsText(place_.limit_ns);
+    const std::string late = "ncclGetUniqueId did not return within " + SecondsText(limit_ns_);
     late.copy(invitation_.why_not.text, kReasonBytes - 1);
   } else {
     return false;
@@ -80,10 +86,9 @@ bool NcclConnector::SendId() {
 
 bool NcclConnector::Connect() {
   if (deadline_ns_ == 0) {
-    deadline_ns_ = NowNs() + place_.limit_ns;
+    deadline_ns_ = NowNs() + limit_ns_;
     try {
-      communicator_ = std::make_unique<cuda::NcclCommunicator>(
-          nccl_, device_, invitation_.id, cuda::NcclCommunicator::Place{place_.rank, place_.ranks, place_.name});
+      communicator_ = std::make_unique<cuda::NcclCommunicator>(nccl_, device_, invitation_.id, place_);
     } catch (const std::system_error& error) {
       own_ = {StatusCode::kAborted, NoThread(error)};
     }
@@ -94,7 +99,7 @@ bool NcclConnector::Connect() {
       own_ = communicator_->connected();
     } else if (NowNs() >= deadline_ns_) {
       late = true;
-      own_ = {StatusCode::kAborted, "NCCL did not connect the ranks within " + SecondsText(place_.limit_ns)};
+      own_ = {StatusCode::kAborted, "NCCL did not connect the ranks within " + SecondsText(limit_ns_)};
     } else {
       return false;
     }

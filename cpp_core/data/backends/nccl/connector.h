@@ -29,16 +29,11 @@ namespace horocache::data {
 
 class NcclConnector {
  public:
-  struct Place {
-    int rank = 0;
-    int ranks = 1;
-    std::string name;      // of the communicator
-    int64_t limit_ns = 0;  // for each call of NCCL
-  };
+  using Place = cuda::NcclCommunicator::Place;
 
-  // `host` and `names` outlive the connector; `names` may be null.
+  // Each call of NCCL may take `limit_ns`. `host` and `names` outlive the connector; `names` may be null.
   NcclConnector(Backend* host, std::shared_ptr<const cuda::Nccl> nccl, std::shared_ptr<cuda::Device> device,
-                Place place, const control::RankNames* names);
+                Place place, int64_t limit_ns, const control::RankNames* names);
 
   // Aborts what has connected, unless it was taken: the other ranks may not know of it.
   ~NcclConnector();
@@ -83,6 +78,7 @@ class NcclConnector {
   const std::shared_ptr<const cuda::Nccl> nccl_;
   const std::shared_ptr<cuda::Device> device_;
   const Place place_;
+  const int64_t limit_ns_;
   const control::RankNames* const names_;
 
   bool (NcclConnector::*step_)() = &NcclConnector::MakeId;

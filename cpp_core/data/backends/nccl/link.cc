@@ -33,9 +33,9 @@ bool NcclLink::Connect(int device, const control::RankNames* names) {
       Break(made);
       return true;
     }
-    connector_ = std::make_unique<NcclConnector>(
-        host_.get(), options_.nccl.library, device_,
-        NcclConnector::Place{rank_, ranks_, options_.nccl.name, options_.nccl.timeout_ns}, names);
+    connector_ = std::make_unique<NcclConnector>(host_.get(), options_.nccl.library, device_,
+                                                 NcclConnector::Place{rank_, ranks_, options_.nccl.name},
+                                                 options_.nccl.timeout_ns, names);
   }
   if (!connector_->Step()) return false;
   const std::unique_ptr<NcclConnector> ended = std::move(connector_);
