@@ -46,7 +46,7 @@ class ScriptedBackend : public data::Backend {
   Status why_broken;
 
  private:
-  const control::BackendTraits traits_;
+  const control::BackendTraits traits_{};
   data::DataCounters counters_;
 };
 
@@ -82,11 +82,11 @@ class LaneTest : public ::testing::Test {
 
   std::byte data_[4] = {};
   ScriptedBackend backend_;
-  const control::RankNames names_;
+  const control::RankNames names_{};
   observe::FlightRecorder recorder_;
   Metrics metrics_{1};
   OperationTable table_{&recorder_, &metrics_, [](const Status&) {}};
-  const FaultInjector faults_;
+  const FaultInjector faults_{};
   const std::shared_ptr<observe::Timeline> timeline_ = observe::Timeline::Make([](const std::string&) {});
   Lane lane_{&backend_, 0, &names_, &table_, &metrics_, &faults_, timeline_.get()};
 };
