@@ -34,8 +34,9 @@ KILL_SECONDS = 2.0  # within which the others must know
 class Check:
     """The checks on one device."""
 
-    def __init__(self, device: str, output: Path | None) -> None:
+    def __init__(self, device: str, max_bytes: int, output: Path | None) -> None:
         self.device = torch.device(device, 0)
+        self.sizes = [size for size in SIZES if size <= max_bytes]
         self.output = output
 
     def delay(self) -> None:
@@ -116,7 +117,7 @@ class Check:
 
     def speed(self) -> str:
         """A blocking allreduce of tensors on the device and on the CPU, in turns."""
-        for size in SIZES:
+        for size in self.sizes:
             places = {"device": torch.ones(size // 4, device=self.device), "cpu": torch.ones(size // 4)}
             times: dict[str, list[float]] = {place: [] for place in places}
             for turn in range(25):
@@ -137,7 +138,7 @@ class Check:
                 if self.output is not None:
                     with self.output.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(row) + "\n")
-        return f"{len(SIZES)} sizes"
+        return f"{len(self.sizes)} sizes"
 
     def kill(self) -> str:
         """Rank 1 dies in the middle; the others name it in time."""
@@ -166,13 +167,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checks", nargs="+", choices=("results", "order", "reuse", "training", "speed", "kill"))
     parser.add_argument("--device", default="cuda", choices=("cuda", "fakecuda"))
+    parser.add_argument("--max-bytes", type=int, default=SIZES[-1], help="the largest tensor of the check speed")
     parser.add_argument("--output", type=Path, help="append the rows of the check speed to this JSON Lines file")
     options = parser.parse_args()
     if options.device == "fakecuda":
         sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fake_gpu")]
         importlib.import_module("torch_device").accept()
     hvd.init()
-    check = Check(options.device, options.output)
+    check = Check(options.device, options.max_bytes, options.output)
     for name in options.checks:
         function: Callable[[], Any] = getattr(check, name)
         begin = time.monotonic()

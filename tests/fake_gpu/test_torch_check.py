@@ -15,7 +15,7 @@ def test_the_checks_pass(ranks, checks, code):
     script = str(ROOT / "benchmarks" / "gpu" / "torch_check.py")
     launcher = [sys.executable, "-m", "horocache.launch", "-np", str(ranks)]
     done = subprocess.run(
-        [*launcher, sys.executable, script, *checks, "--device", "fakecuda"],
+        [*launcher, sys.executable, script, *checks, "--device", "fakecuda", "--max-bytes", "1048576"],
         env={**os.environ, "HOROCACHE_CUDA_LIBRARY": str(CUDA)},
         capture_output=True,
         text=True,
