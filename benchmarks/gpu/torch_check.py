@@ -47,15 +47,7 @@ class Check:
     def results(self) -> str:
         """Whole numbers in every type; sizes around a tile."""
         checked = 0
-        for dtype in (
-            torch.float32,
-            torch.float64,
-            torch.float16,
-            torch.bfloat16,
-            torch.int32,
-            torch.int64,
-            torch.uint8,
-        ):
+        for dtype in DTYPES:
             for count in (0, 1, 1000, 3 * MIB + 1):
                 mine = (torch.arange(count) % 7 + hvd.rank()).to(dtype)
                 total = hvd.allreduce(mine.to(self.device), op=hvd.Sum, name=f"sum.{dtype}.{count}")
