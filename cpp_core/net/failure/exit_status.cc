@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -38,7 +37,7 @@ std::optional<int> FromPidfd(int pidfd) {
   return info.exit_code;
 }
 
-// The exit status before the parent reaps the process: the last field of a zombie's /proc/<pid>/stat.
+// The exit status until the parent has reaped the process.
 std::optional<int> FromProc(int pid) {
   const UniqueFd fd(open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 2048> buffer;
@@ -47,13 +46,7 @@ std::optional<int> FromProc(int pid) {
   if (fd.get() < 0 || fstat(fd.get(), &owner) != 0 || owner.st_uid != geteuid()) return std::nullopt;
   const ssize_t got = read(fd.get(), buffer.data(), buffer.size());
   if (got <= 0) return std::nullopt;
-  std::string_view text(buffer.data(), static_cast<size_t>(got));
-  const size_t name_end = text.rfind(')');  // the name may contain anything
-  if (name_end == std::string_view::npos || text.substr(name_end).size() < 4 || text[name_end + 2] != 'Z') {
-    return std::nullopt;
-  }
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
-  return std::atoi(std::string(text.substr(text.rfind(' ') + 1)).c_str());
+  return ExitStatusIn({buffer.data(), static_cast<size_t>(got)});
 }
 
 std::string_view SignalName(int signal) {
@@ -78,6 +71,16 @@ std::string_view SignalName(int signal) {
 }
 
 }  // namespace
+
+std::optional<int> ExitStatusIn(std::string_view stat) {
+  const size_t name_end = stat.rfind(')');  // the name may contain anything
+  if (name_end == std::string_view::npos || stat.substr(name_end).size() < 4) return std::nullopt;
+  // A zombie, or dead: then its parent is reaping it, and the pidfd may not show the status yet.
+  const char state = stat[name_end + 2];
+  if (state != 'Z' && state != 'X') return std::nullopt;
+  while (stat.back() == '\n' || stat.back() == ' ') stat.remove_suffix(1);
+  return std::atoi(std::string(stat.substr(stat.rfind(' ') + 1)).c_str());
+}
 
 std::string DescribeEnd(int pidfd, int pid) {
   std::optional<int> status = FromPidfd(pidfd);
