@@ -12,6 +12,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/fork.h"
+
 namespace horocache::observe {
 namespace {
 
@@ -73,7 +75,7 @@ TEST_F(TraceFileTest, AKillAtAnyMomentLeavesACompleteFileAndTheNextStartCleansUp
   for (int kill_us = 0; kill_us < 20; ++kill_us) {
     std::array<int, 2> begun{};
     ASSERT_EQ(pipe(begun.data()), 0);
-    const pid_t child = fork();
+    const pid_t child = Fork();
     if (child == 0) {
       static_cast<void>(!write(begun[1], "x", 1));
       auto file = TraceFile::Create(path_);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "net/bootstrap/startup_testing.h"
 
 namespace horocache::net {
@@ -38,7 +39,7 @@ class Program {
       out.push_back(nullptr);
       return out;
     };
-    pid_ = fork();
+    pid_ = Fork();
     if (pid_ == 0) {
       setpgid(0, 0);
       execve(command[0].c_str(), pointers(&command).data(), pointers(&environment).data());

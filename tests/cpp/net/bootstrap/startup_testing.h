@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "base/sanitized.h"
 #include "net/bootstrap/bootstrap.h"
 
@@ -86,7 +87,7 @@ class Child {
   explicit Child(const std::function<std::string()>& body) {
     int ends[2];
     EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    pid_ = fork();
+    pid_ = Fork();
     if (pid_ == 0) {
       close(ends[0]);
       alarm(120);

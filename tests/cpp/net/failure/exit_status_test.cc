@@ -7,6 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <utility>
+
+#include "base/fork.h"
 #include "base/unique_fd.h"
 
 namespace horocache::net {
@@ -15,7 +18,7 @@ namespace {
 // A process that has ended and that nothing has reaped.
 class Zombie {
  public:
-  Zombie(int code_or_signal, bool killed) : pid_(fork()) {
+  Zombie(int code_or_signal, bool killed) : pid_(Fork()) {
     if (pid_ == 0 && killed) {
       while (true) pause();
     }
@@ -28,12 +31,15 @@ class Zombie {
   ~Zombie() { Reap(); }
   Zombie(const Zombie&) = delete;
   Zombie& operator=(const Zombie&) = delete;
-  void Reap() { waitpid(pid_, nullptr, 0); }
+  void Reap() {
+    if (!std::exchange(reaped_, true)) waitpid(pid_, nullptr, 0);
+  }
   std::string End() const { return DescribeEnd(pidfd_.get(), pid_); }
 
  private:
   const pid_t pid_;
   UniqueFd pidfd_;
+  bool reaped_ = false;
 };
 
 TEST(ExitStatusTest, AProcessThatNothingHasReapedShowsItsStatus) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/fork.h"
 #include "base/mutex.h"
 #include "net/bootstrap/startup_testing.h"
 
@@ -151,7 +152,7 @@ TEST(PeerMonitorProcesses, AKilledRankWithARunningForkedChildIsReported) {
   TestDirectory directory;
   ForkedJob job(2, directory.path(), [](int rank, Peers& peers) -> std::string {
     const pid_t parent = getpid();
-    if (fork() == 0) {
+    if (Fork() == 0) {
       // The child holds the rank's link open for longer than the monitor may take to see a loss.
       while (getppid() == parent) usleep(10'000);
       sleep(2);

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fork.h"
 #include "net/bootstrap/startup_testing.h"
 
 namespace horocache::net {
@@ -149,7 +150,7 @@ TEST(Arena, ImpossibleLayoutsAreRefused) {
 }
 
 TEST(Arena, TooLittleMemoryIsAnErrorThatNamesTheSizeAndTheKnob) {
-  const pid_t child = fork();
+  const pid_t child = Fork();
   if (child == 0) {
     const rlimit limit{size_t{1} << 30, size_t{1} << 30};
     setrlimit(RLIMIT_FSIZE, &limit);
@@ -167,7 +168,7 @@ TEST(Arena, TooLittleMemoryIsAnErrorThatNamesTheSizeAndTheKnob) {
 
 TEST(Arena, TooLittleAddressSpaceIsAnErrorThatNamesTheKnob) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need the address space";
-  const pid_t child = fork();
+  const pid_t child = Fork();
   if (child == 0) {
     const rlimit limit{size_t{200} << 20, size_t{200} << 20};
     setrlimit(RLIMIT_AS, &limit);
@@ -216,7 +217,7 @@ TEST(Arena, AttachRefusesOtherMemory) {
 TEST(Arena, AChildOfForkDoesNotHaveTheMapping) {
   auto arena = Arena::CreateShared(Small(2));
   ASSERT_TRUE(arena.ok());
-  const pid_t child = fork();
+  const pid_t child = Fork();
   if (child == 0) {
     // mincore fails with ENOMEM where nothing is mapped. It needs the address of a page, and pages may have 64 KiB.
     unsigned char resident = 0;
@@ -286,7 +287,7 @@ TEST(Arena, CoreDumpsLeaveItsMemoryOut) {
 
 TEST(Arena, LockingAllFutureMemoryDoesNotFillTheRegions) {
   if (kSanitized) GTEST_SKIP() << "sanitizers map more than may be locked";
-  const pid_t child = fork();
+  const pid_t child = Fork();
   if (child == 0) {
     if (mlockall(MCL_FUTURE) != 0) _exit(2);
     ArenaLayout layout = Small(2);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "testing/seeded_random.h"
 
 namespace horocache::net {
@@ -260,7 +261,7 @@ TEST(ShmLink, FramesOfAKilledSenderArrive) {
   auto arena = Arena::CreateShared({.ranks = 2, .max_words = 8, .ring_bytes = 256, .data_bytes = 0});
   ASSERT_TRUE(arena.ok()) << arena.status().ToString();
   const int fd = dup((*arena)->fd());
-  const pid_t child = fork();
+  const pid_t child = Fork();
   if (child == 0) {
     auto attached = Arena::Attach(fd);
     if (!attached.ok()) _exit(1);

@@ -10,6 +10,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/fork.h"
 #include "net/shm/arena.h"
 
 namespace horocache::net {
@@ -126,7 +127,7 @@ TEST(SharedHeap, RanksMapAllRegionsAndMemoryIsAllocatedOnUse) {
 
 // True if `check` returns true in a child of fork.
 bool HoldsInChild(const std::function<bool()>& check) {
-  const pid_t child = fork();
+  const pid_t child = Fork();
   if (child == 0) _exit(check() ? 0 : 1);
   int status = -1;
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/fork.h"
+
 namespace horocache::runtime {
 namespace {
 
@@ -46,7 +48,7 @@ TEST(FaultInjector, KillsAndExitsTheProcess) {
 TEST(FaultInjector, ContinuesAfterAStop) {
   const auto faults = FaultInjector::Parse("data=stop", 0);
   ASSERT_TRUE(faults.ok());
-  const pid_t child = fork();
+  const pid_t child = Fork();
   if (child == 0) _exit(faults->At("data").ok() ? 7 : 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
