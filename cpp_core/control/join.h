@@ -1,13 +1,13 @@
 // Joined ranks: how join() works, and which operations can run while some ranks have joined.
 //
 // Note [Join]
-// A rank that has no more data calls join(). Controller::SubmitJoin (controller.cc) keeps the request until the rank's
-// earlier requests are done, because these need its data; then the rank raises kJoining, and FillRequests
-// (negotiation.cc) sends the request with the round that gathers. Rank 0 notes it (NoteJoin, negotiation.cc) and names
-// the rank to all ranks in its response list (ApplyJoined, round.cc). From the next round on, the rank sets the bit of
-// every cache entry (WriteBitvector, controller.cc), so that it holds up nothing. Coordinator::Respond waits for
-// requests of the other ranks only. When all ranks have joined, rank 0 answers with the rank that joined last
-// (AllJoined), and every join() returns it (ApplyAllJoined, round.cc).
+// A rank that has no more data calls join(). Controller::SubmitJoin (controller.cc) keeps the request until the ranks
+// have agreed on the rank's earlier requests, or these have failed, because they need its data; then the rank raises
+// kJoining, and FillRequests (round.cc) sends the request with the round that gathers. Rank 0 notes it (NoteJoin,
+// negotiation.cc) and names the rank to all ranks in its response list (ApplyJoined, round.cc). From the next round on,
+// the rank sets the bit of every cache entry (WriteBitvector, round.cc), so that it holds up nothing.
+// Coordinator::Respond waits for requests of the other ranks only. When all ranks have joined, rank 0 answers with the
+// rank that joined last (AllJoined, negotiation.cc), and every join() returns it (ApplyAllJoined, round.cc).
 //
 // Meanwhile the joined rank takes part in the others' operations without data: its plans have kNoOp for an operation,
 // from which Lane::BuildFused makes segments without an address, and Collective::joined tells the backend which

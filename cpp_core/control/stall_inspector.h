@@ -3,7 +3,8 @@
 // SetEngine::HandOut.
 //
 // Three others report on waits that rank 0 does not see: SetEngine::Overdue on a running operation, ReportOverdue
-// (strategies/deadline.h) on ranks that do not answer in a round, and PointToPoint::Check on messages.
+// (strategies/deadline.h) on ranks that do not answer in a round, and PointToPoint::Check on messages. The first two
+// end the process set at the limit, because its ranks are then out of step.
 //
 // Threads: the thread that holds rank 0's progress lock. Pure.
 #pragma once

@@ -1,5 +1,5 @@
 // The end of this rank's part of the job when it cannot continue: see Note [Exceptions while driving] in
-// progress_engine.h.
+// progress_engine.h. The loss of another rank is ProgressEngine::Lose in progress_engine.cc.
 #include <algorithm>
 #include <new>
 #include <utility>
