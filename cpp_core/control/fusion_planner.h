@@ -2,8 +2,8 @@
 //
 // The operations that the ranks agree on at once are planned by descending priority, and in agreed order if their
 // priority is equal. They do not overtake operations that were planned before: in a round that gathers, those with a
-// cache bit come before those that rank 0 has answered. MayJoin tells which operations can be one: those that fuse, and
-// are equal but for name, shape and priority.
+// cache bit come before those that rank 0 has answered. PlanFirst looks for others only if the first operation is of a
+// kind that fuses; MayJoin tells which can be one with it: those that are equal but for name, shape and priority.
 //
 // The result depends only on the agreed operations and the configuration, so every rank makes the same plans. A group
 // stays whole unless it is larger than the threshold: then it runs back to back in pieces of at most the threshold (a
