@@ -210,12 +210,13 @@ class Runtime:
     def finish_gradients(self, buckets: list[Any]) -> list[Any]: ...  # waits; returns those that need the general path
     def empty(self, shape: Sequence[int], dtype: str) -> Result: ...  # in memory that the ranks of this host share
     def is_shared(self, tensor: Any) -> bool: ...  # True if its memory is shared memory of empty()
-    def poll(self, handle: int) -> bool: ...  # True if done; ValueError if the handle is unknown or was consumed
-    def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
+    def poll(self, handle: int) -> bool: ...  # True if done or launched; ValueError for an unknown or consumed handle
+    def wait(self, handle: int, timeout_s: float = -1.0, block: bool = False, /) -> list[Result] | int | None:
         """Wait for ``handle`` and consume it. Releases the GIL; signal handlers run at least every 100 ms.
 
         Returns None if outputs were given, a list of Result if the core allocated them, for join the rank that joined
-        last. Raises TimeoutError after ``timeout_s`` seconds; the handle then stays valid. If ``timeout_s`` is
+        last. For an operation that a device has been given, the caller's current stream waits instead of the thread,
+        unless ``block``. Raises TimeoutError after ``timeout_s`` seconds; the handle then stays valid. If ``timeout_s`` is
         negative, only the stall knobs limit the wait.
         """
     def wait_each(

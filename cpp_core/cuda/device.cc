@@ -64,6 +64,16 @@ Status Device::Check(Code code, const char* call) const {
   return {failed.code(), "CUDA device " + std::to_string(number_) + ": " + failed.message()};
 }
 
+Status Device::CheckNotCaptured(StreamHandle stream) const {
+  int capturing = kNotCapturing;
+  const Code code = driver_->StreamIsCapturing(stream, &capturing);
+  if (code != kCaptureImplicit) HC_RETURN_IF_ERROR(Check(code, "cuStreamIsCapturing"));
+  if (code != kCaptureImplicit && capturing == kNotCapturing) return Status::Ok();
+  return UnsupportedError(
+      "the program captures a CUDA graph on the tensor's stream; the ranks agree on an operation each time it is "
+      "submitted, so a graph cannot hold one. Call it outside of the capture.");
+}
+
 Device::Scope::Scope(const Device& device) : driver_(device.driver()) {
   status_ = device.Check(driver_.CtxPushCurrent(device.context_), "cuCtxPushCurrent");
   if (status_.ok()) driver_.ThreadExchangeStreamCaptureMode(&capture_mode_);
@@ -114,6 +124,17 @@ StatusOr<bool> Event::Happened() const {
   return true;
 }
 
+Status Event::HoldBack(StreamHandle stream) const {
+  return device_->Check(device_->driver().StreamWaitEvent(stream, handle_, 0), "cuStreamWaitEvent");
+}
+
+Status Event::HoldBackProgram(StreamHandle stream) const {
+  const Device::Scope scope(*device_);
+  HC_RETURN_IF_ERROR(scope.status());
+  HC_RETURN_IF_ERROR(device_->CheckNotCaptured(stream));
+  return HoldBack(stream);
+}
+
 // ---- Stream
 
 StatusOr<std::unique_ptr<Stream>> Stream::Make(std::shared_ptr<Device> device) {
@@ -139,10 +160,6 @@ Status Stream::CopyToHost(std::byte* to, const std::byte* from, int64_t bytes) {
 Status Stream::CopyFromHost(std::byte* to, const std::byte* from, int64_t bytes) {
   const Code code = device_->driver().MemcpyHtoDAsync(AddressOf(to), from, static_cast<size_t>(bytes), handle_);
   return device_->Check(code, "cuMemcpyHtoDAsync");
-}
-
-Status Stream::Await(const Event& event) {
-  return device_->Check(device_->driver().StreamWaitEvent(handle_, event.handle_, 0), "cuStreamWaitEvent");
 }
 
 bool Stream::idle() const { return device_->driver().StreamQuery(handle_) != kNotReady; }

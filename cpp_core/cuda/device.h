@@ -35,6 +35,8 @@ class Device {
   int number() const { return number_; }
   // Driver::Check, with the device in front.
   Status Check(Code code, const char* call) const;
+  // kUnsupported if the program captures a graph on this stream of its own. Requires a Scope.
+  Status CheckNotCaptured(StreamHandle stream) const;
 
   // Makes the context current in this thread, and keeps calls of this thread apart from captures: none is refused
   // because another thread of the program captures a graph, nor breaks such a capture.
@@ -89,10 +91,13 @@ class Event {
   Status Record(StreamHandle stream);
   // True once the stream has come to the last record. Does not wait.
   StatusOr<bool> Happened() const;
+  // Work that is queued on the stream from now on begins once the event has happened.
+  Status HoldBack(StreamHandle stream) const;
+  // The same for a stream of the program, without a Scope. kUnsupported if the program captures a graph on it, which
+  // then can wait for nothing outside of the graph.
+  Status HoldBackProgram(StreamHandle stream) const;
 
  private:
-  friend class Stream;
-
   std::shared_ptr<Device> device_;
   EventHandle handle_ = nullptr;
 };
@@ -109,8 +114,7 @@ class Stream {
   Status CopyToHost(std::byte* to, const std::byte* from, int64_t bytes);
   Status CopyFromHost(std::byte* to, const std::byte* from, int64_t bytes);
   Status Record(Event* event) { return event->Record(handle_); }
-  // Work that is queued from now on begins once the event has happened.
-  Status Await(const Event& event);
+  Status Await(const Event& event) { return event.HoldBack(handle_); }
   // True if all work has ended, successfully or not.
   bool idle() const;
   StreamHandle handle() const { return handle_; }

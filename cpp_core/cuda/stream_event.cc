@@ -3,18 +3,10 @@
 #include <atomic>
 
 namespace horocache::cuda {
-
 StatusOr<StreamEvent> StreamEvent::Record(std::shared_ptr<Device> device, StreamHandle stream) {
   const Device::Scope scope(*device);
   HC_RETURN_IF_ERROR(scope.status());
-  int capturing = kNotCapturing;
-  const Code code = device->driver().StreamIsCapturing(stream, &capturing);
-  if (code != kCaptureImplicit) HC_RETURN_IF_ERROR(device->Check(code, "cuStreamIsCapturing"));
-  if (code == kCaptureImplicit || capturing != kNotCapturing) {
-    return UnsupportedError(
-        "the program captures a CUDA graph on the tensor's stream; the ranks agree on an operation each time it is "
-        "submitted, so a graph cannot hold one. Call it outside of the capture.");
-  }
+  HC_RETURN_IF_ERROR(device->CheckNotCaptured(stream));
   StatusOr<Event> event = Event::Make(device);
   if (!event.ok()) return event.status();
   HC_RETURN_IF_ERROR(event->Record(stream));

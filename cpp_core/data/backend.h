@@ -109,6 +109,8 @@ class CollectiveTask {
   // True once a device has all of the operation in a queue of its own, so that the next operation may start behind it.
   // Test goes on until the device has done it.
   virtual bool launched() const { return false; }
+  // Of a launched operation: happens when the device has done it.
+  virtual std::shared_ptr<const cuda::Event> on_device() const { return nullptr; }
   // The result; valid after Test has returned true.
   virtual Status status() const = 0;
   // True if the last Test made progress, so that calling it again at once is worth while.

@@ -191,10 +191,11 @@ PyObject* AllreduceGroupInPlace(PyObject* self, PyObject* const* arguments, Py_s
 }
 
 PyObject* Wait(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 1 && count != 2) return PyErr_Format(PyExc_TypeError, "wait takes 1 or 2 arguments, not %zd", count);
+  if (count < 1 || count > 3) return PyErr_Format(PyExc_TypeError, "wait takes 1 to 3 arguments, not %zd", count);
   return WithPythonErrors([&] {
     auto& runtime = py::cast<PyRuntime&>(py::handle(self));
-    return runtime.Wait(ToLong(arguments[0]), count == 2 ? ToDouble(arguments[1]) : -1.0).release().ptr();
+    const bool block = count == 3 && ToLong(arguments[2]) != 0;
+    return runtime.Wait(ToLong(arguments[0]), count > 1 ? ToDouble(arguments[1]) : -1.0, block).release().ptr();
   });
 }
 
@@ -226,7 +227,7 @@ void AddFastMethods(const py::object& type) {
       MethodFor("allreduce_group_in_place", &AllreduceGroupInPlace,
                 "allreduce_group_in_place(self, tensors, name, names, plain_type, reduce_op, prescale, postscale, "
                 "wait_follows, process_set, backend, priority, /)"),
-      MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)"),
+      MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, block=False, /)"),
       MethodFor("wait_each", &WaitEach, "wait_each(self, handles, pending, finish, done, timeout_s, /)")};
   for (PyMethodDef& method : methods) {
     PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);

@@ -26,6 +26,7 @@
 namespace horocache::runtime {
 namespace {
 
+constexpr int64_t kDeviceNapNs = 100'000;
 constexpr const char* kCannotGoOn = "; the job cannot go on. See that rank's output for the cause.";
 
 int UsableCores() {
@@ -490,10 +491,28 @@ std::shared_ptr<std::byte> Runtime::Allocate(int64_t bytes) {
 }
 
 void Runtime::Stop() {
+  if (alive_) AwaitDevices();
   if (alive_.exchange(false) || leaves_with_.exchange(0) != 0) LeaveJob();
 }
 
+// The end of the process ends what its devices do, and the other ranks' devices wait for them. Once exit handlers run,
+// no device can be asked.
+void Runtime::AwaitDevices() const {
+  const int64_t deadline_ns = NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS);
+  while (table_.launched() > 0 && engine_->JobEnd().ok()) {
+    if (NowNs() >= deadline_ns) {
+      logger_.Warning("shutdown: this rank's device has not ended " + std::to_string(table_.launched()) +
+                      " operations within " + SecondsText(Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS)) +
+                      " (HOROCACHE_SHUTDOWN_TIMEOUT), so they may fail on other ranks. Wait for the device before the "
+                      "end, with torch.cuda.synchronize(), or raise the limit.");
+      return;
+    }
+    Nap(kDeviceNapNs);
+  }
+}
+
 bool Runtime::StopWithProcess() {
+  if (alive_) AwaitDevices();
   if (!alive_.exchange(false)) return false;
   leaves_with_.store(getpid());
   const bool at_exit =

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ struct RuntimeConfig {
   std::vector<int> ranks = {};
   std::shared_ptr<const program::Library> programs = nullptr;  // null: none
   std::shared_ptr<const cuda::Nccl> nccl = nullptr;            // found by Start; null: this rank has none
+  std::function<void()> on_freed = [] {};                      // see OperationTable::Callbacks
 };
 
 // The file for a rank's timeline: for rank 1 and "trace.json", "trace.rank1.json". A device such as /dev/null takes the
@@ -100,10 +102,13 @@ class Runtime {
   // Returns the operation of a handle; null if the handle is unknown or consumed.
   Operation* Find(int64_t handle) { return table_.Find(handle); }
   // See ProgressEngine::Wait.
-  bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on = nullptr) {
-    return engine_->Wait(operation, deadline_ns, kind, go_on);
+  bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on = nullptr,
+            OperationState until = OperationState::kDone) {
+    return engine_->Wait(operation, deadline_ns, kind, go_on, until);
   }
   void Recycle(Operation* operation) { table_.Recycle(operation); }
+  // See OperationTable::Release. A failure of the operation is logged.
+  bool Release(Operation* operation) { return table_.Release(operation); }
   // Returns memory for a tensor, in whole cache lines. It is shared with the other ranks of this host, so that
   // collectives work on it in place. If no shared memory is left, it is private, with one warning. It lives as long as
   // the pointer, also after Stop. Returns null if all memory is used up.
@@ -183,11 +188,13 @@ class Runtime {
   std::unique_ptr<Observer> MakeObserver();
   void LogStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
   void NoteError(const Status& why);
+  void NoteUnseenFailure(const Status& why, uint32_t process_set);
   void SetCallbacks(ProgressEngine::Parts* parts);
   Status Queue(Operation* operation, bool* first);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
   Status CheckDevice(const Operation& operation) const HC_EXCLUDES(nccl_devices_mutex_);
+  void AwaitDevices() const;
   void LeaveJob();
   static void OnExit(int code, void* runtime);
 
@@ -210,9 +217,15 @@ class Runtime {
   CauseNote cause_;
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;
-  OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { NoteError(why); }};
+  OperationTable table_{
+      &recorder_,
+      &metrics_,
+      {.on_failure = [this](const Status& why) { NoteError(why); },
+       .on_unseen_failure = [this](const Status& why, uint32_t process_set) { NoteUnseenFailure(why, process_set); },
+       .on_freed = config_.on_freed}};
   std::shared_ptr<net::SharedHeap> heap_;  // null without shared regions
   std::atomic<bool> warned_private_{false};
+  std::set<uint32_t> told_unseen_;                  // process sets; of the driving thread
   std::unique_ptr<net::HostMonitor> host_monitor_;  // null on one host
   std::unique_ptr<ProgressEngine> engine_;
   std::unique_ptr<net::PeerMonitor> peer_monitor_;

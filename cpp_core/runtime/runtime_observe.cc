@@ -79,6 +79,14 @@ void Runtime::NoteError(const Status& why) {
   observer_->NoteError(why);
 }
 
+// One report is enough: the set has ended, and what failed with it failed for the same reason.
+void Runtime::NoteUnseenFailure(const Status& why, uint32_t process_set) {
+  if (!told_unseen_.insert(process_set).second) return;
+  logger_.Warning(
+      "a result that the program has gone on with is not valid, because the operation failed on the device: " +
+      why.message());
+}
+
 void Runtime::Abort(const std::string& why) {
   cause_.Raised(why);
   observer_->LogRecordPath();

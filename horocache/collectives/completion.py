@@ -20,23 +20,24 @@ _NO_FINISHER = (lambda state, answer: None, None)
 class Handle(int):
     """An operation in flight, which the asynchronous functions return: an int, as in Horovod.
 
-    The operation keeps its tensors alive until :meth:`wait` or :func:`synchronize` has returned its result.
+    The operation keeps its tensors alive until :meth:`wait` or :func:`synchronize` has returned its result and a device
+    that runs it is done.
     """
 
     __slots__ = ()
 
-    def wait(self, timeout: float | None = None) -> Any:
+    def wait(self, timeout: float | None = None, *, block: bool = False) -> Any:
         """Wait for the operation and return its result, as :func:`synchronize` does."""
-        return synchronize(self, timeout=timeout)
+        return synchronize(self, timeout=timeout, block=block)
 
     def done(self) -> bool:
-        """True if the operation is finished, as :func:`poll` tells."""
+        """True if :meth:`wait` would return at once, as :func:`poll` tells."""
         return poll(self)
 
     def __repr__(self) -> str:
-        """Tell whether the operation is in flight, finished, or unknown here because its result was returned."""
+        """Tell whether the operation is in flight, ready for :meth:`wait`, or its result was returned."""
         try:
-            state = "finished" if poll(self) else "in flight"
+            state = "ready" if poll(self) else "in flight"
         except (HorocacheError, ValueError):  # no session runs, or the handle is not known, or not any more
             state = "consumed"
         return f"<handle {int(self)}, {state}>"
@@ -49,7 +50,9 @@ def _unknown(handle: Any) -> InvalidArgumentError:
 
 
 def poll(handle: int) -> bool:
-    """True if the operation is finished, so that :func:`synchronize` would return at once.
+    """True if :func:`synchronize` would return at once.
+
+    That is when the operation is finished, or, if a device runs it, when the device has been given it.
 
     Raises:
         ValueError: the handle was never created, or has been consumed by :func:`synchronize`.
@@ -68,14 +71,21 @@ def _check_seconds(timeout: float) -> None:
         raise InvalidArgumentError(f"timeout must be a number of seconds from 0 on; it is {timeout!r}.")
 
 
-def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | None = None) -> Any:
+def synchronize(
+    handle: int | list[int] | tuple[int, ...], *, timeout: float | None = None, block: bool = False
+) -> Any:
     """Wait for an asynchronous operation, consume its handle and return its result.
+
+    For CUDA tensors that NCCL works on, it is the current stream that waits: the call returns once the device has been
+    given the operation, and what the program queues on the stream from then on sees the result. A failure on the device
+    after that is logged and ends the process set, whose next operation raises it.
 
     Args:
         handle: from one of the ``_async`` functions. A list or tuple of handles gives the list of their results: the
             call waits for all of them, then raises the first failure.
         timeout: seconds after which the call raises TimeoutError; the handle, or each handle of the list, then stays
             valid. None: only the stall knobs limit the wait.
+        block: wait for the device, too, so that any stream sees the result, and a failure on the device is raised here.
 
     Raises:
         InvalidArgumentError: a handle was never created, has been consumed, or another thread waits for it; or
@@ -87,7 +97,7 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
         _check_seconds(timeout)
     session = context.current()
     if isinstance(handle, (list, tuple)):
-        return _synchronize_all(handle, timeout)
+        return _synchronize_all(handle, timeout, block)
     # Removed first, so that a second thread that waits for the same handle does not find it.
     finisher = session.pending.pop(handle, None)
     if finisher is None:
@@ -95,7 +105,7 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
         return finish(state, None)
     finish, state = finisher
     try:
-        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
+        answer = session.runtime.wait(handle, _seconds(timeout), block)
     except HorocacheError:
         raise
     except BaseException:  # a timeout or an interrupt: the operation goes on
@@ -104,27 +114,32 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
     return finish(state, answer)
 
 
-def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]:
+def _seconds(timeout: float | None) -> float:
+    """A time limit as the runtime takes it."""
+    return -1.0 if timeout is None else timeout
+
+
+def _synchronize_all(handles: Sequence[int], timeout: float | None, block: bool) -> list[Any]:
     """:func:`synchronize` for several handles, within one timeout. One call waits for as many of them as possible.
 
     If the wait is interrupted, the outcomes so far are kept, so that all handles can be synchronized again.
     """
     session = context.current()
     end = None if timeout is None else time.monotonic() + timeout
-    results = _finish_alike(handles, timeout)
+    results = [] if block else _finish_alike(handles, timeout)
     if len(results) == len(handles):
         return results
     outcomes: list[_Finisher] = [(_kept, result) for result in results]
     try:
         for handle in handles[len(outcomes) :]:
-            outcomes.append(_outcome(handle, None if end is None else max(0.0, end - time.monotonic())))
+            outcomes.append(_outcome(handle, None if end is None else max(0.0, end - time.monotonic()), block))
     except BaseException:
         session.outcomes.update(pair for pair in zip(handles, outcomes, strict=False) if pair[1][0] is not _refused)
         raise
     return [finish(state, None) for finish, state in outcomes]
 
 
-def _outcome(handle: int, timeout: float | None) -> _Finisher:
+def _outcome(handle: int, timeout: float | None, block: bool) -> _Finisher:
     """Wait for an operation and consume its handle; return a finisher that needs no answer.
 
     Raises:
@@ -136,7 +151,7 @@ def _outcome(handle: int, timeout: float | None) -> _Finisher:
         return session.outcomes.pop(handle, None) or (_refused, _unknown(handle))
     finish, state = finisher
     try:
-        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
+        answer = session.runtime.wait(handle, _seconds(timeout), block)
     except HorocacheError as error:
         return _failed, error
     except BaseException:  # the operation goes on
@@ -176,7 +191,7 @@ def _finish_alike(handles: Sequence[int], timeout: float | None) -> list[Any]:
         return []
     ended: list[Any] = []
     try:
-        session.runtime.wait_each(tuple(handles), session.pending, finish, ended, -1.0 if timeout is None else timeout)
+        session.runtime.wait_each(tuple(handles), session.pending, finish, ended, _seconds(timeout))
     except BaseException:
         results = finishes_many[finish](ended)
         session.outcomes.update(zip(handles, ((_kept, result) for result in results), strict=False))

@@ -245,7 +245,7 @@ class Runtime:
             raise _unknown(handle)
         return bool(state)
 
-    def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
+    def wait(self, handle: int, timeout_s: float = -1.0, _block: bool = False) -> list[Result] | int | None:
         """Wait for the operation and consume its handle. After a TimeoutError the handle stays valid."""
         null = self.ffi.NULL
         if not self.poll(handle):

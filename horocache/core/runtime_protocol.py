@@ -82,10 +82,10 @@ class Runtime(Protocol):
         """True if the tensor lies in shared memory of :meth:`empty`."""
 
     def poll(self, handle: int) -> bool:
-        """True if the operation is finished."""
+        """True if ``wait`` would return at once."""
 
-    def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
-        """Wait for the operation and consume its handle."""
+    def wait(self, handle: int, timeout_s: float = -1.0, block: bool = False, /) -> list[Result] | int | None:
+        """Wait for the operation, with ``block`` also for the device that runs it, and consume its handle."""
 
     def wait_each(
         self, handles: tuple[int, ...], pending: dict[int, Any], finish: Any, done: list[Any], timeout_s: float, /

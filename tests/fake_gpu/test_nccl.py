@@ -35,7 +35,7 @@ def test_a_group_is_one_call_of_nccl_and_a_steady_state_makes_nothing():
             if gate is not None:
                 arrays.wait_for("ncclAllReduce", 10)
                 gate.open()
-            return hc.synchronize(handle)
+            return hc.synchronize(handle, block=True)
 
         step()
         step(arrays.Gate())  # launched while its tensors are late, which takes one more event
@@ -114,12 +114,93 @@ def test_an_operation_is_ordered_behind_the_stream_that_computes_its_tensor():
         gate = arrays.Gate()
         tensor = arrays.DeviceArray.of([1.0, 2.0])  # arrives when the gate is opened
         handle = arrays.collectives.allreduce_async(tensor, op=hc.Sum, name="x")
-        arrays.wait_for("ncclAllReduce", 1)  # although the tensor is not there
-        early = error_of(lambda: hc.synchronize(handle, timeout=0.1))[0], hc.poll(handle)
+        early = error_of(lambda: hc.synchronize(handle, timeout=0.1, block=True))[0]
+        launched = arrays.calls("ncclAllReduce"), hc.poll(handle)  # although the tensor is not there
         gate.open()
-        return early, hc.synchronize(handle).numpy().tolist()
+        return early, launched, hc.synchronize(handle, block=True).numpy().tolist()
 
-    assert on_nccl(run, 2) == [(("TimeoutError", False), [2.0, 4.0])] * 2
+    assert on_nccl(run, 2) == [("TimeoutError", (1, True), [2.0, 4.0])] * 2
+
+
+def test_synchronize_makes_the_current_stream_wait_and_not_the_thread():
+    def run(hc, arrays):
+        gate = arrays.Gate()
+        totals = []
+        for turn in range(5):  # each time under the same name
+            tensor = arrays.DeviceArray.of([turn, hc.rank()])
+            totals.append(arrays.collectives.allreduce(tensor, op=hc.Sum, name="x"))
+        unnamed = arrays.collectives.grouped_allreduce([totals[1], totals[2]], op=hc.Sum)
+        waits = arrays.calls("cuStreamWaitEvent")
+        gate.open()
+        return [total.numpy().tolist() for total in (*totals, *unnamed)], waits
+
+    for values, waits in on_nccl(run, 2):
+        assert values == [[0, 1], [2, 1], [4, 1], [6, 1], [8, 1], [4, 2], [8, 2]]
+        assert waits == 12  # of NCCL's stream for the program's, and of the program's for NCCL's
+
+
+def test_tensors_are_kept_until_the_device_is_done_with_them():
+    def run(hc, arrays):
+        import time
+        import weakref
+
+        gate = arrays.Gate()
+        tensor = arrays.DeviceArray.of([1.0] * 1000)
+        total = arrays.collectives.allreduce(tensor, op=hc.Sum, name="x")
+        blocks = [weakref.ref(tensor.block), weakref.ref(total.block)]
+        del tensor, total
+        arrays.collectives.allreduce(arrays.DeviceArray.of([1.0]), op=hc.Sum, name="y")
+        kept = [block() is not None for block in blocks]
+        gate.open()
+        deadline = time.monotonic() + 60
+        while any(block() is not None for block in blocks) and time.monotonic() < deadline:
+            time.sleep(0.001)  # although no function of horocache is called
+        return kept, [block() is None for block in blocks]
+
+    assert on_nccl(run, 2) == [([True, True], [True, True])] * 2
+
+
+def test_a_stream_that_cannot_wait_makes_the_thread_wait():
+    def run(hc, arrays):
+        import threading
+
+        driver, stream = arrays.device().driver, arrays.device().stream
+        gate = arrays.Gate()
+        handle = arrays.collectives.allreduce_async(arrays.DeviceArray.of([1.0]), op=hc.Sum, name="x")
+        arrays.wait_for("ncclAllReduce", 1)
+        waits = arrays.calls("cuStreamWaitEvent")
+        driver.must("cuStreamBeginCapture_v2", stream, 0)
+        opened = []
+        threading.Timer(0.2, lambda: (opened.append(True), gate.open())).start()
+        total = hc.synchronize(handle)
+        waited = bool(opened)
+        driver.must("cuStreamEndCapture", stream, arrays.pointer())
+        return waited, arrays.calls("cuStreamWaitEvent") - waits, total.numpy().tolist()
+
+    assert on_nccl(run, 2) == [(True, 0, [2.0])] * 2
+
+
+def test_a_failure_of_what_the_program_has_gone_on_with_is_logged_once_and_ends_the_job():
+    def run(hc, arrays):
+        import os
+        import signal
+
+        gate = arrays.Gate()
+        for name in "ab":
+            arrays.collectives.allreduce(arrays.DeviceArray.of([1.0]), op=hc.Sum, name=name)
+        hc.barrier()
+        if hc.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        error = error_of(lambda: arrays.collectives.allreduce(arrays.DeviceArray.of([1.0]), op=hc.Sum, name="c"))
+        gate.open()
+        return error
+
+    lost = on_nccl(run, 2, check=False, LEVEL="warning")[0]
+    name, text = lost.value
+    assert name == "PeerLostError" and "rank 1 " in text, text
+    told = "a result that the program has gone on with is not valid, because the operation failed on the device: "
+    assert lost.output.count(told) == 1, lost.output
+    assert "rank 1 " in lost.output.split(told)[1], lost.output
 
 
 def test_operations_are_launched_behind_each_other_before_the_first_has_ended():
@@ -131,29 +212,32 @@ def test_operations_are_launched_behind_each_other_before_the_first_has_ended():
             arrays.collectives.allreduce_async(tensor, op=hc.Sum, name=f"x{i}") for i, tensor in enumerate(tensors)
         ]
         arrays.wait_for("ncclAllReduce", 11)
-        over = [hc.poll(handle) for handle in handles]
+        early = error_of(lambda: hc.synchronize(handles, timeout=0.1, block=True))[0]
         gate.open()
-        return over, [hc.synchronize(handle).numpy().item() for handle in handles]
+        return early, [hc.synchronize(handle).numpy().item() for handle in handles]
 
     # Without fusion each is an operation of its own.
     for answer in on_nccl(run, 2, knobs={"fusion_threshold": "0"}):
-        assert answer == ([False] * 10, [2.0 * i for i in range(10)])
+        assert answer == ("TimeoutError", [2.0 * i for i in range(10)])
 
 
-def test_pieces_of_a_group_that_go_different_ways_end_together():
+@pytest.mark.parametrize("order", ["nccl first", "host first"])
+def test_pieces_of_a_group_that_go_different_ways_end_together(order):
     def run(hc, arrays):
+        import os
+
         import numpy as np
 
         arrays.collectives.allreduce(arrays.DeviceArray.of([1.0]), op=hc.Sum, name="connects")
         gate = arrays.Gate()
         group = [arrays.DeviceArray.of(np.ones(1000, np.float32)), arrays.DeviceArray.of(np.ones(8, np.int16))]
+        group = group if os.environ["ORDER"] == "nccl first" else group[::-1]
         handle = arrays.collectives.grouped_allreduce_async(group, op=hc.Sum, name="g")
-        arrays.wait_for("ncclAllReduce", 2)
         early = error_of(lambda: hc.synchronize(handle, timeout=0.2))[0]
         gate.open()
-        return early, [result.numpy().tolist() for result in hc.synchronize(handle)]
+        return early, [result.numpy()[0].item() for result in hc.synchronize([handle])[0]]
 
-    assert on_nccl(run, 2) == [("TimeoutError", [[2.0] * 1000, [2] * 8])] * 2
+    assert on_nccl(run, 2, ORDER=order) == [("TimeoutError", [2, 2])] * 2
 
 
 @pytest.mark.parametrize("mode", ["auto", "on"])
@@ -203,21 +287,35 @@ def test_a_rank_that_cannot_connect_is_named_on_all_ranks(plan):
     assert expected in text, text
 
 
-@pytest.mark.parametrize("call", ["ncclAllReduce", "ncclGroupEnd", "cuStreamWaitEvent", "ncclRedOpCreatePreMulSum"])
-def test_an_error_of_a_launch_ends_the_job_and_names_rank_and_call(call):
+@pytest.mark.parametrize(
+    ("call", "block"),
+    [
+        ("ncclAllReduce", True),
+        ("ncclAllReduce", False),
+        ("ncclGroupEnd", False),
+        ("cuStreamWaitEvent", True),
+        ("ncclRedOpCreatePreMulSum", True),
+    ],
+)
+def test_an_error_of_a_launch_ends_the_job_and_names_rank_and_call(call, block):
     def run(hc, arrays):
+        import os
+
+        block = os.environ["BLOCK"] == "True"
+
         def add(turn):
             gate = arrays.Gate()
             tensor = arrays.DeviceArray.of([1.0] * 1000)
             handle = arrays.collectives.allreduce_async(tensor, op=hc.Average, name=f"x{turn}")
             hc.barrier()  # the operation before it has been launched, while its tensor was not computed
             gate.open()
-            return hc.synchronize(handle)
+            return hc.synchronize(handle, block=block)
 
         return error_of(lambda: [add(turn) for turn in range(20)])
 
     code = "719" if call.startswith("cu") else "1"
-    for name, text in on_nccl(run, 2, environment_of={1: {"FAKE_GPU_FAULTS": f"{call}:5:{code}"}}):
+    plans = {1: {"FAKE_GPU_FAULTS": f"{call}:5:{code}"}}
+    for name, text in on_nccl(run, 2, environment_of=plans, BLOCK=block):
         assert name == "AbortedError" and "rank 1: " in text and f"{call} failed with {code}" in text, text
 
 
@@ -235,7 +333,7 @@ def dies(hc, arrays):
     hc.barrier()
     if hc.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    error = error_of(lambda: hc.synchronize(handle))
+    error = error_of(lambda: hc.synchronize(handle, block=True))
     gate.open()
     return error, arrays.calls("ncclCommAbort")
 
@@ -285,7 +383,7 @@ def test_an_abort_by_the_program_ends_what_waits_on_the_device():
         hc.barrier()
         if hc.rank() == 0:
             hc.abort("enough")
-        error = error_of(lambda: hc.synchronize(handle))
+        error = error_of(lambda: hc.synchronize(handle, block=True))
         gate.open()
         return error
 
@@ -306,6 +404,8 @@ def test_process_sets_have_communicators_of_their_own():
                 sums.append(total.numpy().item())
         tensor = arrays.DeviceArray.of([1.0])
         sums.append(arrays.collectives.allreduce(tensor, op=hc.Sum, name="x").numpy().item())
+        for _ in range(3 if high.included() else 0):  # under way when the set is removed
+            arrays.collectives.allreduce(arrays.DeviceArray.of([1.0] * 1000), op=hc.Sum, name="y", process_set=high)
         hc.remove_process_set(high)
         return sums, arrays.calls("ncclCommInitRankConfig"), arrays.calls("ncclCommDestroy")
 
@@ -333,19 +433,36 @@ def test_a_communicator_that_does_not_end_holds_up_no_shutdown():
     assert on_nccl(run, 2, FAKE_GPU_FAULTS="ncclCommDestroy:1:hang") == [1, 1]
 
 
-def test_a_program_that_exits_without_shutdown_calls_nothing_of_nccl_after_that(tmp_path):
-    script = tmp_path / "job.py"
-    script.write_text(
-        f"import sys\nsys.path[:0] = {FOLDERS!r}\n"
-        "import horocache as hc\nimport device_arrays as arrays\nhc.init()\n"
-        "print(arrays.collectives.allreduce(arrays.DeviceArray.of([1.0]), op=hc.Sum, name='x').numpy().item())\n"
+def launched(script, tmp_path):
+    """The end of a job of two ranks that run ``script``."""
+    file = tmp_path / "job.py"
+    file.write_text(
+        f"import sys, time\nsys.path[:0] = {FOLDERS!r}\n"
+        f"import horocache as hc\nimport device_arrays as arrays\nhc.init()\n{script}"
     )
     variables = {"HOROCACHE_CUDA_LIBRARY": str(CUDA), "HOROCACHE_NCCL_LIBRARY": str(nccl(23007))}
     variables |= {**os.environ, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    command = [sys.executable, "-m", "horocache.launch", "-np", "2", sys.executable, script]
-    finished = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, "-m", "horocache.launch", "-np", "2", sys.executable, file]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_program_that_exits_without_shutdown_calls_nothing_of_nccl_after_that(tmp_path):
+    script = "print(arrays.collectives.allreduce(arrays.DeviceArray.of([1.0]), op=hc.Sum, name='x').numpy().item())\n"
+    finished = launched(script, tmp_path)
     # The fake ends a process that calls it once exit has begun.
     assert finished.returncode == 0 and finished.stdout.count("2.0") == 2, finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize("end", ["", "hc.shutdown()\n"])
+def test_a_rank_that_ends_lets_its_device_finish_for_the_others(tmp_path, end):
+    script = (
+        "gate = arrays.Gate()\n"
+        "total = arrays.collectives.allreduce(arrays.DeviceArray.of([1.0] * 1000), op=hc.Sum, name='x')\n"
+        "if hc.rank() == 1:\n    time.sleep(0.5)\n"  # until rank 0 is about to end
+        f"gate.open()\nif hc.rank() == 1:\n    print(total.numpy().sum())\n{end}"
+    )
+    finished = launched(script, tmp_path)
+    assert finished.returncode == 0 and "2000.0" in finished.stdout, finished.stdout + finished.stderr
 
 
 def test_ranks_with_different_versions_of_nccl_do_not_start():

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import CUDA, ROOT
+from fakes import CUDA, ROOT, nccl
 
 from horocache.testing import run_ranks
 
@@ -70,10 +70,13 @@ def test_operations_and_their_gradients():
     assert_alike(on_device(run, 2))
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"num_groups": 2}, {"compression": "fp16"}, {"passes": 2}, {"op": "Adasum"}], ids=str
-)
-def test_training(options):
+NCCL = {"HOROCACHE_NCCL_LIBRARY": str(nccl(23007)), "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+OPTIONS = [{}, {"num_groups": 2}, {"compression": "fp16"}, {"passes": 2}, {"op": "Adasum"}]
+
+
+@pytest.mark.parametrize("variables", [{}, NCCL], ids=["host", "nccl"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_training(options, variables):
     def run(torch, hvd):
         def train(place):
             torch.manual_seed(hvd.rank())
@@ -104,7 +107,7 @@ def test_training(options):
 
         return train("cpu"), train("fakecuda")
 
-    answers = on_device(run, 2)
+    answers = on_device(run, 2, **variables)
     assert_alike(answers)
     assert answers[0] == answers[1], "the ranks' parameters differ"
 

@@ -3,7 +3,9 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +43,10 @@ void AssignText(py::handle text, std::string* out) {
   if (!encoded) throw py::error_already_set();
   AssignText(encoded, out);
 }
+
+std::set<PyRuntime*> live;  // guarded by the GIL
+std::atomic<bool> asked_to_drop{false};
+std::atomic<bool> exiting{false};  // the interpreter is about to end
 
 // The fields of a horocache.base.request.Request, by their positions.
 enum RequestField : uint8_t {
@@ -140,6 +146,7 @@ PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::ve
 }
 
 PyRuntime::~PyRuntime() {
+  live.erase(this);
   if (runtime_ == nullptr) return;
   Stop();
   const py::gil_scoped_release released;  // a link may wait for its peers' farewells
@@ -148,6 +155,8 @@ PyRuntime::~PyRuntime() {
 
 void PyRuntime::Start(runtime::RuntimeConfig config) {
   PrepareOutOfMemory();
+  config.on_freed = &PyRuntime::AskToDropOwners;
+  live.insert(this);
   CallPatiently([&](const auto& go_on) {
     auto started = runtime::Runtime::Start(std::move(config), go_on);
     if (started.ok()) runtime_ = std::move(*started);
@@ -167,6 +176,7 @@ void PyRuntime::Stop() {
 // tensors.
 bool PyRuntime::StopWithProcess() {
   bool later = false;
+  exiting = true;
   {
     const py::gil_scoped_release released;
     later = runtime_->StopWithProcess();
@@ -362,6 +372,22 @@ void PyRuntime::StopTimeline() {
   runtime::Runtime& runtime = Get();
   const py::gil_scoped_release released;  // it writes the pending records
   runtime.StopTimeline();
+}
+
+// Called by the driving thread, without the GIL, when a device is done with tensors of a program that may not call this
+// library for a while: the memory of all gradients must not stay until the next backward pass.
+void PyRuntime::AskToDropOwners() {
+  if (exiting || asked_to_drop.exchange(true)) return;
+  if (Py_AddPendingCall(&PyRuntime::DropOwnersOfAll, nullptr) != 0) asked_to_drop = false;
+}
+
+// Called by the main thread, with the GIL.
+int PyRuntime::DropOwnersOfAll(void*) {
+  asked_to_drop = false;
+  for (PyRuntime* const runtime : std::set<PyRuntime*>(live)) {
+    if (live.contains(runtime) && runtime->runtime_ != nullptr) runtime->DropFinishedOwners();
+  }
+  return 0;
 }
 
 void PyRuntime::DropFinishedOwners() {

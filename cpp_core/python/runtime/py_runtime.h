@@ -91,8 +91,8 @@ class PyRuntime {
   pybind11::list FinishGradients(const pybind11::list& buckets);
   pybind11::object Empty(std::vector<int64_t> shape, const std::string& dtype);
   bool IsShared(const pybind11::object& tensor);
-  bool Poll(int64_t handle) { return IsDone(*FindOrThrow(handle)); }
-  pybind11::object Wait(int64_t handle, double timeout_s);
+  bool Poll(int64_t handle) { return Reached(*FindOrThrow(handle), runtime::OperationState::kLaunched); }
+  pybind11::object Wait(int64_t handle, double timeout_s, bool block);
   // Waits for each handle and consumes it, up to the first one that fails, is unknown or has another finisher than
   // `finish`. `pending` maps a handle to (finisher, argument). Removes the handles that succeed from `pending` and
   // appends their arguments to `done`.
@@ -128,7 +128,9 @@ class PyRuntime {
   // handler's exception, else the exception for the status that `call` returned.
   using PatientCall = std::function<Status(const std::function<bool()>& go_on)>;
   void CallPatiently(const PatientCall& call);
-  void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
+  void WaitUntil(runtime::OperationState until, runtime::Operation* operation, int64_t handle, double timeout_s,
+                 int64_t deadline_ns);
+  bool OrderBehind(const runtime::Operation& operation);
   void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
             const pybind11::object& name, const pybind11::object& names, bool group, Place* place);
   void Describe(size_t index, runtime::Operation* operation);  // from view_
@@ -139,8 +141,11 @@ class PyRuntime {
   bool FillGroup(runtime::Operation* operation, const Members& members, PyObject* type, const InPlaceCall& call);
   void FillMember(runtime::Operation* operation, size_t index, bool* same);
   bool ReadInPlace(PyObject* tensor, const InPlaceCall& call);  // into view_
-  // Waits for the operation. Returns null if the handle is unknown or another thread has consumed the operation.
-  runtime::Operation* Await(int64_t handle, double timeout_s);
+  // Waits until the operation is done. With `block` false, until it is launched is enough, if the caller's current
+  // stream can be made to wait for its result. Returns null if the handle is unknown or another thread has consumed the
+  // operation.
+  runtime::Operation* Await(int64_t handle, double timeout_s, bool block);
+  bool ConsumeIfGood(runtime::Operation* operation);
   bool TakeIfGood(PyObject* pending, PyObject* number, const pybind11::object& item, double timeout_s);
   bool FinishGradient(GradientBucket* bucket);
   // Takes over a reference to `owner`, which keeps the tensors alive.
@@ -148,6 +153,8 @@ class PyRuntime {
                       bool wait_follows);
   pybind11::object Consume(runtime::Operation* operation);
   void DropFinishedOwners();
+  static void AskToDropOwners();
+  static int DropOwnersOfAll(void*);
 
   std::unique_ptr<runtime::Runtime> runtime_;
   const runtime::Runtime* parents_ = nullptr;  // in the child of a fork: the parent's runtime, never destroyed

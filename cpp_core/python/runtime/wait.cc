@@ -18,6 +18,7 @@ namespace py = pybind11;
 namespace horocache::python {
 
 using runtime::Operation;
+using runtime::OperationState;
 
 namespace {
 
@@ -55,21 +56,42 @@ class WithoutGil {
 
 }  // namespace
 
-py::object PyRuntime::Wait(int64_t handle, double timeout_s) {
+py::object PyRuntime::Wait(int64_t handle, double timeout_s, bool block) {
   FindOrThrow(handle);
-  Operation* const operation = Await(handle, timeout_s);
+  Operation* const operation = Await(handle, timeout_s, block);
   return Consume(operation != nullptr ? operation : FindOrThrow(handle));
 }
 
-Operation* PyRuntime::Await(int64_t handle, double timeout_s) {
-  Operation* const operation = Get().Find(handle);
+Operation* PyRuntime::Await(int64_t handle, double timeout_s, bool block) {
+  Operation* operation = Get().Find(handle);
   if (operation == nullptr || IsDone(*operation)) return operation;
-  WaitUntilDone(operation, handle, timeout_s);
-  return Get().Find(handle);  // another thread may have consumed it meanwhile
+  const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
+  if (!block) {
+    WaitUntil(OperationState::kLaunched, operation, handle, timeout_s, deadline_ns);
+    operation = Get().Find(handle);  // another thread may have consumed it meanwhile
+    if (operation == nullptr || IsDone(*operation)) return operation;
+    const bool ordered = OrderBehind(*operation);
+    operation = Get().Find(handle);
+    if (ordered || operation == nullptr) return operation;
+  }
+  WaitUntil(OperationState::kDone, operation, handle, timeout_s, deadline_ns);
+  return Get().Find(handle);
 }
 
-void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
-  const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
+// Makes the caller's current stream wait for the result of a launched operation. False if it cannot, because the
+// program captures a graph on it, or the device has failed. Another thread may consume the operation meanwhile.
+bool PyRuntime::OrderBehind(const Operation& operation) {
+  const auto owner = py::reinterpret_borrow<py::tuple>(static_cast<PyObject*>(operation.owner));
+  const py::object tensor = py::tuple(owner[0])[0];
+  const std::shared_ptr<const cuda::Event> on_device = operation.on_device;
+  void* stream = nullptr;
+  if (!caster_.CurrentStream(tensor.ptr(), operation.computed->device(), &stream).ok()) return false;
+  const py::gil_scoped_release released;  // the call may block when the stream's queue is full
+  return on_device->HoldBackProgram(stream).ok();
+}
+
+void PyRuntime::WaitUntil(OperationState until, Operation* operation, int64_t handle, double timeout_s,
+                          int64_t deadline_ns) {
   const auto kind = timeout_s < 0 ? runtime::WaitKind::kForGood : runtime::WaitKind::kLimited;
   bool done = false;
   {
@@ -79,7 +101,7 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
       return without.WithGil([&] { return PyErr_CheckSignals() == 0 && runtime_->Find(handle) == operation; });
     };
     // By reference: std::function would allocate memory to hold a copy.
-    done = runtime_->Wait(operation, deadline_ns, kind, std::ref(goes_on));
+    done = runtime_->Wait(operation, deadline_ns, kind, std::ref(goes_on), until);
   }
   if (PyErr_Occurred() != nullptr)
     throw py::error_already_set();  // from a signal handler, even if the operation is done
@@ -93,13 +115,14 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
 }
 
 py::object PyRuntime::Consume(Operation* operation) {
+  const wire::Op op = operation->request.signature.op;
+  const bool allocated = operation->allocate_results && op != wire::Op::kBarrier;
+  if (Get().Release(operation)) return allocated ? py::object(py::list()) : py::none();
   // Destroyed last, because a finalizer may call this object again.
   const auto owner =
       py::reinterpret_steal<py::object>(static_cast<PyObject*>(std::exchange(operation->owner, nullptr)));
   const Status status = operation->status;
-  const wire::Op op = operation->request.signature.op;
   const int32_t last_joined = operation->last_joined;
-  const bool allocated = operation->allocate_results && op != wire::Op::kBarrier;
   const int cuda_device = operation->computed.has_value() ? operation->computed->device() : -1;
   std::vector<runtime::Result> results = std::move(operation->results);
   Get().Recycle(operation);
@@ -146,17 +169,21 @@ bool PyRuntime::TakeIfGood(PyObject* pending, PyObject* number, const py::object
   };
   // Removed first, so that a second thread that waits for the same handle does not find it.
   if (PyDict_DelItem(pending, number) != 0) throw py::error_already_set();
-  Operation* operation = nullptr;
   try {
-    operation = Await(PyLong_AsLongLong(number), timeout_s);
-  } catch (const py::error_already_set&) {
+    Operation* const operation = Await(PyLong_AsLongLong(number), timeout_s, /*block=*/false);
+    if (operation != nullptr && ConsumeIfGood(operation)) return true;
+  } catch (...) {
     put_back();
     throw;
   }
-  if (operation == nullptr || !operation->status.ok()) {
-    put_back();
-    return false;
-  }
+  put_back();
+  return false;
+}
+
+// Returns false, with nothing changed, if the operation has failed.
+bool PyRuntime::ConsumeIfGood(Operation* operation) {
+  if (Get().Release(operation)) return true;
+  if (!operation->status.ok()) return false;
   Consume(operation);
   return true;
 }
@@ -173,9 +200,8 @@ py::list PyRuntime::FinishGradients(const py::list& buckets) {
 // Returns false if the bucket needs the general path.
 bool PyRuntime::FinishGradient(GradientBucket* bucket) {
   if (!bucket->direct || bucket->handle == nullptr || bucket->handle == Py_None) return false;
-  Operation* const operation = Await(PyLong_AsLongLong(bucket->handle), -1.0);
-  if (operation == nullptr || !operation->status.ok() || !AreUntouched(*bucket)) return false;
-  Consume(operation);
+  Operation* const operation = Await(PyLong_AsLongLong(bucket->handle), -1.0, /*block=*/false);
+  if (operation == nullptr || !AreUntouched(*bucket) || !ConsumeIfGood(operation)) return false;
   Py_INCREF(Py_None);
   Py_XSETREF(bucket->handle, Py_None);
   return true;

@@ -225,6 +225,11 @@ bool Lane::TestCollective() {
 }
 
 void Lane::NoteLaunched() {
+  for (const control::PlanItem& item : plans_.front().items) {
+    if (item.op == control::kNoOp || !item.last_piece) continue;
+    Operation* const operation = OperationTable::FromId(item.op);
+    if (operation->status.ok()) table_->NoteLaunched(operation, run_.task->on_device());
+  }
   launched_.push_back({std::move(plans_.front()), std::move(run_)});
   plans_.pop_front();
   Advance();

@@ -106,9 +106,10 @@ class ProgressEngine {
   // Reports a submission. `wake`: a driving thread must be woken for it, because the caller will not drive the rank
   // next. `urgent`: the operation does not wait for others that join its round. Fails only for an injected fault.
   Status NoteSubmission(bool wake, bool urgent);
-  // Drives the rank or sleeps until the operation is done. Returns false at the deadline (steady-clock ns), or when
-  // `go_on` returns false. `go_on` is called several times a second without the progress lock; it may be null.
-  bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on);
+  // Drives the rank or sleeps until the operation has come to `until`. Returns false at the deadline (steady-clock ns),
+  // or when `go_on` returns false. `go_on` is called several times a second without the progress lock; it may be null.
+  bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on,
+            OperationState until);
   // Handles the loss of a rank of the job: every pending operation of its sets, and every message, fails with `why`.
   // kEverySet stands for all sets.
   void Lose(int rank, const Status& why);
@@ -212,7 +213,7 @@ class ProgressEngine {
   bool RestIsStill(int64_t now_ns, const std::vector<pid_t>& waiting, const std::vector<pid_t>& submitters,
                    Stir allowed) HC_REQUIRES(progress_lock_);
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, progress_lock_);
-  bool WaitSlice(Operation* operation, int64_t deadline_ns);
+  bool WaitSlice(Operation* operation, OperationState until, int64_t deadline_ns);
   void StartWaiting(const Operation* operation, WaitKind kind) HC_EXCLUDES(threads_mutex_);
   void StopWaiting() HC_EXCLUDES(threads_mutex_);
 

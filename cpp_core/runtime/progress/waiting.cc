@@ -31,24 +31,24 @@ constexpr int64_t kLibraryPollNs = 5 * kNsPerMs;
 constexpr int64_t kPatienceNs = 50 * kNsPerUs;
 }  // namespace
 
-bool ProgressEngine::Wait(Operation* operation, int64_t deadline_ns, WaitKind kind,
-                          const std::function<bool()>& go_on) {
-  if (IsDone(*operation)) return true;
+bool ProgressEngine::Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on,
+                          OperationState until) {
+  if (Reached(*operation, until)) return true;
   const int64_t began_ns = NowNs();
   StartWaiting(operation, kind);
   bool waiting = true;
   while (waiting && NowNs() < deadline_ns) {
-    waiting = !WaitSlice(operation, std::min(deadline_ns, NowNs() + kLongestSleepNs));
+    waiting = !WaitSlice(operation, until, std::min(deadline_ns, NowNs() + kLongestSleepNs));
     if (waiting && go_on && !go_on()) break;
   }
   if (waiting) StopWaiting();
   metrics_->blocked_ns.Add(static_cast<uint64_t>(NowNs() - began_ns));
-  return IsDone(*operation);
+  return Reached(*operation, until);
 }
 
-// Returns true if the operation is done; the thread then no longer counts as waiting.
-bool ProgressEngine::WaitSlice(Operation* operation, int64_t deadline_ns) {
-  const auto finished = [operation] { return IsDone(*operation); };
+// Returns true if the operation has come to `until`; the thread then no longer counts as waiting.
+bool ProgressEngine::WaitSlice(Operation* operation, OperationState until, int64_t deadline_ns) {
+  const auto finished = [operation, until] { return Reached(*operation, until); };
   if (config_.waiter_drives && TryTakePatiently(finished)) {
     metrics_->lock_taken.Add(1);
     doorbell_.Disarm();
@@ -65,7 +65,8 @@ bool ProgressEngine::WaitSlice(Operation* operation, int64_t deadline_ns) {
     doorbell_.Ring();  // the driving thread sees that this thread waits
     operation->sleepers.fetch_add(1);
     metrics_->waits_asleep.Add(1);
-    FutexWait(operation->done, 0, deadline_ns - NowNs());
+    const uint32_t state = operation->state.load(std::memory_order_seq_cst);
+    if (!finished()) FutexWait(operation->state, state, deadline_ns - NowNs());
     operation->sleepers.fetch_sub(1);
   }
   if (!finished()) return false;

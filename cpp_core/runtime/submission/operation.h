@@ -16,6 +16,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "control/response_cache.h"
+#include "cuda/device.h"
 #include "cuda/stream_event.h"
 #include "net/shm/shared_heap.h"
 #include "wire/message.h"
@@ -63,6 +64,10 @@ struct GroupTemplate {
   control::KnownEntry entry;    // the response cache's entry for the request
 };
 
+// An operation is launched once a device has all of it in a queue of its own: a stream that waits for
+// Operation::on_device then sees its result. Only operations that NCCL runs are launched; others become done at once.
+enum class OperationState : uint32_t { kPending, kLaunched, kDone };
+
 struct Operation {
   // ---- written by the submitting thread before Submit; constant until the operation is done
   wire::Request request;
@@ -82,6 +87,7 @@ struct Operation {
   int automatic_number = -1;   // number in an automatic name; -1: the caller named it
   std::vector<bool*> claimed;  // in-flight flags of its names, in the table's map
   bool holds_names = false;    // true if this operation has set these flags
+  bool released = false;       // see OperationTable::Release; guarded by the table's mutex
   GroupTemplate prepared;
   // Blocks of shared regions that its tensors lie in. Holding them prevents reuse while other ranks may write there.
   std::vector<std::shared_ptr<net::SharedBlock>> blocks;
@@ -91,15 +97,22 @@ struct Operation {
   static constexpr int64_t kMessage = -1;
   std::atomic<int64_t> waits_in{0};
 
-  // ---- written by the driving thread; other threads may read it once `done` is set
+  // ---- written by the driving thread; other threads may read it once the operation is launched
+  std::shared_ptr<const cuda::Event> on_device;  // happens when the device has done the operation
+
+  // ---- written by the driving thread; other threads may read it once the operation is done
   Status status;
   std::vector<Result> results;
   int32_t last_joined = -1;
-  uint64_t message = 0;           // of a message: its number among its sender's messages, once known
-  std::atomic<uint32_t> done{0};  // futex word
+  uint64_t message = 0;            // of a message: its number among its sender's messages, once known
+  std::atomic<uint32_t> state{0};  // an OperationState; futex word
   std::atomic<uint32_t> sleepers{0};
 };
 
-inline bool IsDone(const Operation& operation) { return operation.done.load(std::memory_order_acquire) != 0; }
+// True if the operation has come to `state`, or further.
+inline bool Reached(const Operation& operation, OperationState state) {
+  return operation.state.load(std::memory_order_acquire) >= static_cast<uint32_t>(state);
+}
+inline bool IsDone(const Operation& operation) { return Reached(operation, OperationState::kDone); }
 
 }  // namespace horocache::runtime

@@ -20,6 +20,13 @@ constexpr size_t kBytesOfName = 96;
 constexpr size_t kManyGroups = 256;
 constexpr size_t kMostPending = 4096;  // limit of listed operations
 
+void Report(const std::function<void()>& report) {
+  try {
+    report();
+  } catch (const std::bad_alloc&) {  // the flight record and the log then lack this failure
+  }
+}
+
 }  // namespace
 
 Operation* OperationTable::New() {
@@ -190,7 +197,8 @@ Operation* OperationTable::Find(int64_t handle) {
   const int64_t slot = handle & ((int64_t{1} << kSlotBits) - 1);
   if (handle < 0 || slot >= static_cast<int64_t>(slots_.size())) return nullptr;
   const Slot& found = slots_[slot];
-  return found.used && found.operation->handle == handle ? found.operation.get() : nullptr;
+  const bool known = found.used && found.operation->handle == handle && !found.operation->released;
+  return known ? found.operation.get() : nullptr;
 }
 
 void OperationTable::Record(Kind kind, const Operation& operation, int64_t now_ns) const {
@@ -234,31 +242,56 @@ void OperationTable::Finish(Operation* operation, Status status) {
     if (status.ok()) status = std::move(kept);
   }
   Record(status.ok() ? Kind::kDone : Kind::kFailed, *operation, NowNs());
-  if (!status.ok()) {
-    try {
-      on_failure_(status);
-    } catch (const std::bad_alloc&) {  // the flight record then lacks this failure
-    }
-  }
+  if (!status.ok()) Report([&] { callbacks_.on_failure(status); });
+  const uint32_t process_set = operation->process_set;
+  const bool launched = Reached(*operation, OperationState::kLaunched);
+  bool released = false;
   {
     MutexLock lock(mutex_);
     FreeNames(operation);
+    released = operation->released;
     if (operation->owner != nullptr) NoteFinished(operation);
+    if (released) {
+      PutBack(operation);
+    } else {
+      operation->status = std::move(status);
+      operation->state.store(static_cast<uint32_t>(OperationState::kDone), std::memory_order_seq_cst);
+    }
   }
-  operation->status = std::move(status);
-  operation->done.store(1, std::memory_order_seq_cst);
+  if (!released) Wake(operation);
+  if (released && !status.ok()) Report([&] { callbacks_.on_unseen_failure(status, process_set); });
+  if (released) callbacks_.on_freed();
+  if (launched) launched_.fetch_sub(1);
+}
+
+void OperationTable::NoteLaunched(Operation* operation, std::shared_ptr<const cuda::Event> on_device) {
+  {
+    MutexLock lock(mutex_);
+    FreeNames(operation);
+  }
+  launched_.fetch_add(1);
+  operation->on_device = std::move(on_device);
+  operation->state.store(static_cast<uint32_t>(OperationState::kLaunched), std::memory_order_seq_cst);
+  Wake(operation);
+}
+
+void OperationTable::Wake(Operation* operation) const {
   if (operation->sleepers.load(std::memory_order_seq_cst) == 0) return;
   metrics_->wakes.Add(1);
-  FutexWake(operation->done);
+  FutexWake(operation->state);
 }
 
 void OperationTable::NoteFinished(Operation* operation) {
-  try {
-    finished_.push_back({operation, operation->handle});
-  } catch (const std::bad_alloc&) {
-    return;  // the owner is dropped when the operation is consumed
+  if (operation->released) {
+    freed_.push_back(std::exchange(operation->owner, nullptr));
+  } else {
+    try {
+      finished_.push_back({operation, operation->handle});
+    } catch (const std::bad_alloc&) {
+      return;  // the owner is dropped when the operation is consumed
+    }
   }
-  finished_count_.store(finished_.size(), std::memory_order_relaxed);
+  finished_count_.store(finished_.size() + freed_.size(), std::memory_order_relaxed);
 }
 
 void OperationTable::FailAll(const Status& why) {
@@ -293,6 +326,8 @@ void OperationTable::TakeOwners(std::vector<void*>* owners) {
       owners->push_back(std::exchange(operation->owner, nullptr));
   }
   finished_.clear();
+  owners->insert(owners->end(), freed_.begin(), freed_.end());
+  freed_.clear();
   finished_count_.store(0, std::memory_order_relaxed);
 }
 
@@ -306,16 +341,35 @@ void OperationTable::ForgetSet(uint32_t process_set) {
   ++names_epoch_;
 }
 
+bool OperationTable::Release(Operation* operation) {
+  MutexLock lock(mutex_);
+  if (IsDone(*operation)) return false;
+  // Finish must find room without allocating.
+  const auto under_way = static_cast<size_t>(launched_.load());
+  if (freed_.capacity() <= freed_.size() + under_way) freed_.reserve(2 * (freed_.size() + under_way) + 1);
+  FreeNumber(operation);
+  return operation->released = true;
+}
+
+// The lowest free number is the next one, and all ranks must give an operation the same: so it is freed when the
+// program consumes the handle, not when this rank's device is done.
+void OperationTable::FreeNumber(Operation* operation) {
+  if (operation->automatic_number < 0) return;
+  const auto op = static_cast<size_t>(operation->request.signature.op);
+  try {
+    NamesOf(*operation).free_numbers[op].push(std::exchange(operation->automatic_number, -1));
+  } catch (const std::bad_alloc&) {  // the number is not used again
+  }
+}
+
 void OperationTable::Recycle(Operation* operation) {
   MutexLock lock(mutex_);
   FreeNames(operation);
-  const auto op = static_cast<size_t>(operation->request.signature.op);
-  if (operation->automatic_number >= 0) {
-    try {
-      NamesOf(*operation).free_numbers[op].push(std::exchange(operation->automatic_number, -1));
-    } catch (const std::bad_alloc&) {  // the number is not used again
-    }
-  }
+  FreeNumber(operation);
+  PutBack(operation);
+}
+
+void OperationTable::PutBack(Operation* operation) {
   operation->process_set = 0;
   operation->first_ready_ns = 0;
   operation->submitted_ns = 0;
@@ -327,7 +381,9 @@ void OperationTable::Recycle(Operation* operation) {
   operation->results.clear();
   operation->blocks.clear();
   operation->status = Status::Ok();
-  operation->done.store(0, std::memory_order_relaxed);
+  operation->released = false;
+  operation->on_device.reset();
+  operation->state.store(static_cast<uint32_t>(OperationState::kPending), std::memory_order_relaxed);
   const int slot = static_cast<int>(operation->handle & ((int64_t{1} << kSlotBits) - 1));
   ++slots_[slot].generation;
   slots_[slot].used = false;

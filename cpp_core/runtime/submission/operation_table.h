@@ -36,9 +36,18 @@ namespace horocache::runtime {
 
 class OperationTable {
  public:
-  // `recorder` and `metrics` outlive the table. The driving thread calls `on_failure` for every operation that fails.
-  OperationTable(observe::FlightRecorder* recorder, Metrics* metrics, std::function<void(const Status&)> on_failure)
-      : recorder_(recorder), metrics_(metrics), on_failure_(std::move(on_failure)) {}
+  // Called by the driving thread.
+  struct Callbacks {
+    std::function<void(const Status& why)> on_failure = [](const Status&) {};  // of any operation
+    // Also called for a released operation that fails, of which no caller learns.
+    std::function<void(const Status& why, uint32_t process_set)> on_unseen_failure = [](const Status&, uint32_t) {};
+    // TakeOwners will find the owner of a released operation, whose caller may never call again.
+    std::function<void()> on_freed = [] {};
+  };
+
+  // `recorder` and `metrics` outlive the table.
+  OperationTable(observe::FlightRecorder* recorder, Metrics* metrics, Callbacks callbacks)
+      : recorder_(recorder), metrics_(metrics), callbacks_(std::move(callbacks)) {}
 
   // Returns a record to fill; its containers may hold stale values. The caller passes it to Add or Recycle.
   Operation* New() HC_EXCLUDES(mutex_);
@@ -62,7 +71,11 @@ class OperationTable {
 
   // Records that the data plane has started the operation.
   void NoteStarted(const Operation& operation, int64_t now_ns) const;
-  // Marks the operation done, frees its names and wakes the threads that wait for it. Does not throw.
+  // Marks the operation launched, frees its names and wakes the threads that wait for this. `on_device` happens when
+  // the device has done the operation; Finish follows then.
+  void NoteLaunched(Operation* operation, std::shared_ptr<const cuda::Event> on_device) HC_EXCLUDES(mutex_);
+  // Marks the operation done, frees its names and wakes the threads that wait for it. Does not throw. A released one
+  // returns to the pool.
   void Finish(Operation* operation, Status status) HC_EXCLUDES(mutex_);
   // Fails every submitted operation that is not done, even if memory has run out. Called by the driving thread.
   void FailAll(const Status& why) HC_EXCLUDES(mutex_);
@@ -76,6 +89,11 @@ class OperationTable {
   void ForgetSet(uint32_t process_set) HC_EXCLUDES(mutex_);
   // Consumes the handle and returns the record to the pool. The caller must have taken `owner` before.
   void Recycle(Operation* operation) HC_EXCLUDES(mutex_);
+  // Consumes the handle of a launched operation that is not done. The table keeps the record and its owner until the
+  // device has done the operation. Returns false, with nothing changed, if it is done.
+  bool Release(Operation* operation) HC_EXCLUDES(mutex_);
+  // The number of launched operations that are not done.
+  int launched() const { return launched_.load(); }
 
  private:
   // A handle is slot | generation << kSlotBits. The generation keeps a consumed handle distinct from later ones of the
@@ -111,13 +129,16 @@ class OperationTable {
   Status ClaimNames(Operation* operation) HC_REQUIRES(mutex_);
   Status ClaimName(Operation* operation, const std::string& name) HC_REQUIRES(mutex_);
   void FreeNames(Operation* operation) HC_REQUIRES(mutex_);
+  void FreeNumber(Operation* operation) HC_REQUIRES(mutex_);
+  void PutBack(Operation* operation) HC_REQUIRES(mutex_);
   void NoteFinished(Operation* operation) HC_REQUIRES(mutex_);
+  void Wake(Operation* operation) const;
 
   void Record(observe::FlightRecorder::Kind kind, const Operation& operation, int64_t now_ns) const;
 
   observe::FlightRecorder* const recorder_;
   Metrics* const metrics_;
-  const std::function<void(const Status&)> on_failure_;
+  const Callbacks callbacks_;
 
   mutable Mutex mutex_;
   std::vector<Slot> slots_ HC_GUARDED_BY(mutex_);
@@ -134,7 +155,9 @@ class OperationTable {
     int64_t handle;  // differs from the record's handle if the record has been reused since
   };
   std::vector<Finished> finished_ HC_GUARDED_BY(mutex_);
-  std::atomic<size_t> finished_count_{0};
+  std::vector<void*> freed_ HC_GUARDED_BY(mutex_);  // owners of released operations that are done
+  std::atomic<size_t> finished_count_{0};           // of both lists
+  std::atomic<int> launched_{0};
 };
 
 }  // namespace horocache::runtime

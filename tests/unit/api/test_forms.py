@@ -98,7 +98,7 @@ def test_a_handle_waits_and_shows_its_state():
         handle = hc.allreduce_async([3.0], op=1)
         while not handle.done():
             pass
-        assert repr(handle) == f"<handle {int(handle)}, finished>" and handle == int(handle)
+        assert repr(handle) == f"<handle {int(handle)}, ready>" and handle == int(handle)
         assert handle.wait(timeout=60).tolist() == [3.0]
         assert repr(handle) == f"<handle {int(handle)}, consumed>"
     finally:

@@ -124,13 +124,13 @@ Status NcclTask::Launch() {
   }
   StatusOr<cuda::Event> made = cuda::Event::Make(link_.device());
   if (!made.ok()) return made.status();
-  ended_ = std::move(*made);
+  ended_ = std::make_shared<cuda::Event>(std::move(*made));
   // From here on the device may use the tensors, also after an error.
   launched_ = true;
   HC_RETURN_IF_ERROR(QueueAll());
   ++link_.counters.operations;
   link_.counters.payload_bytes += static_cast<uint64_t>(total_ * element_bytes_);
-  return link_.stream().Record(&ended_);
+  return link_.stream().Record(ended_.get());
 }
 
 Status NcclTask::QueueAll() {
@@ -204,7 +204,7 @@ bool NcclTask::TestEnd() {
       }
     }
     if (status.ok() && !waits_for_tensors_) {
-      const StatusOr<bool> happened = ended_.Happened();
+      const StatusOr<bool> happened = ended_->Happened();
       status = happened.status();
       ended = status.ok() && *happened;
     }

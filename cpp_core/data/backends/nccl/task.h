@@ -29,7 +29,8 @@ class NcclTask : public CollectiveTask, public Pooled {
   bool Test() override;
   Status status() const override { return on_host_ != nullptr ? on_host_->status() : status_; }
   bool progressed() const override { return progressed_; }
-  bool launched() const override { return launched_; }
+  bool launched() const override { return launched_ && link_.broken().ok(); }
+  std::shared_ptr<const cuda::Event> on_device() const override { return ended_; }
   bool must_poll() const override { return on_host_ == nullptr || on_host_->must_poll(); }
   observe::Phase phase() const override;
   void AddWaitingFor(std::vector<int>* ranks) const override;
@@ -52,9 +53,9 @@ class NcclTask : public CollectiveTask, public Pooled {
   int64_t total_ = 0;                        // elements
   std::unique_ptr<CollectiveTask> on_host_;  // of the backend for the host, where NCCL is refused
   cuda::Event started_;                      // behind the wait for the tensors; empty if they were ready
-  cuda::Event ended_;
+  std::shared_ptr<cuda::Event> ended_;
   bool waits_for_tensors_ = false;
-  bool launched_ = false;
+  bool launched_ = false;  // the device may use the tensors
   bool done_ = false;
   bool progressed_ = false;
   unsigned tests_ = 0;

@@ -70,7 +70,7 @@ TEST(PointToPoint, UnreachableRanksDoNotDelayALeavingRank) {
   config.routes = {{}, {0, 0}, {}};
   observe::FlightRecorder recorder;
   Metrics metrics(3);
-  OperationTable table{&recorder, &metrics, [](const Status&) {}};
+  OperationTable table{&recorder, &metrics, {}};
   PointToPoint engine(std::move(config), &table, &metrics);
   engine.Leave(1);
   engine.Step(2);

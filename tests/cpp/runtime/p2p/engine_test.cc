@@ -171,7 +171,7 @@ TEST(PointToPoint, ASenderWithoutCreditAnnouncesAndTheCreditReturns) {
 TEST(CheckMessage, RefusesInvalidMessages) {
   observe::FlightRecorder recorder;
   Metrics metrics(3);
-  OperationTable table{&recorder, &metrics, [](const Status&) {}};
+  OperationTable table{&recorder, &metrics, {}};
   Operation* operation = table.New();
   std::byte memory[16];
   const auto reset = [&](wire::Op op) {

@@ -121,7 +121,7 @@ class World {
   std::vector<int64_t> computed_ns_;  // when each rank last computed
   observe::FlightRecorder recorder_;
   Metrics table_metrics_{1};
-  OperationTable table_{&recorder_, &table_metrics_, [](const Status&) {}};
+  OperationTable table_{&recorder_, &table_metrics_, {}};
   std::vector<std::unique_ptr<Metrics>> metrics_;
   std::vector<std::unique_ptr<PointToPoint>> engines_;
 };

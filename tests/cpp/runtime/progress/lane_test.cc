@@ -85,7 +85,7 @@ class LaneTest : public ::testing::Test {
   const control::RankNames names_{};
   observe::FlightRecorder recorder_;
   Metrics metrics_{1};
-  OperationTable table_{&recorder_, &metrics_, [](const Status&) {}};
+  OperationTable table_{&recorder_, &metrics_, {}};
   const FaultInjector faults_{};
   const std::shared_ptr<observe::Timeline> timeline_ = observe::Timeline::Make([](const std::string&) {});
   Lane lane_{&backend_, 0, &names_, &table_, &metrics_, &faults_, timeline_.get()};
@@ -108,7 +108,8 @@ TEST_F(LaneTest, ALaunchedOperationMakesRoomForTheNext) {
   script(0).launched = true;
   StepUntilStill();
   EXPECT_EQ(started(), 2u);
-  EXPECT_FALSE(IsDone(*a));
+  EXPECT_TRUE(Reached(*a, OperationState::kLaunched));
+  EXPECT_FALSE(IsDone(*a) || Reached(*b, OperationState::kLaunched));
   EXPECT_EQ(lane_.Running(), a) << "reports name the oldest";
   script(0).done = true;
   StepUntilStill();

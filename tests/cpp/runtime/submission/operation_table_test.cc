@@ -22,11 +22,24 @@ class OperationTableTest : public ::testing::Test {
     }
     return operation;
   }
-  Status Add(Operation* operation) { return table_.Add(operation, 0, &first_); }
+  Status Add(Operation* operation) { return table_.Add(operation, 1, &first_); }
 
   observe::FlightRecorder recorder_;
   Metrics metrics_{1};
-  OperationTable table_{&recorder_, &metrics_, [](const Status&) {}};
+  // Adds an operation that a device is running.
+  Operation* Launch(Operation* operation) {
+    EXPECT_TRUE(Add(operation).ok());
+    table_.NoteLaunched(operation, nullptr);
+    return operation;
+  }
+
+  std::vector<std::string> failures_, unseen_;
+  int freed_ = 0;
+  OperationTable table_{&recorder_,
+                        &metrics_,
+                        {.on_failure = [this](const Status& why) { failures_.push_back(why.message()); },
+                         .on_unseen_failure = [this](const Status& why, uint32_t) { unseen_.push_back(why.message()); },
+                         .on_freed = [this] { ++freed_; }}};
   bool first_ = false;
 };
 
@@ -245,6 +258,67 @@ TEST_F(OperationTableTest, OwnersAreTakenOnceAndNotFromAReusedRecord) {
   table_.Finish(reused, Status::Ok());
   table_.TakeOwners(&owners);
   EXPECT_EQ(owners, std::vector<void*>{&tensor_b});
+}
+
+TEST_F(OperationTableTest, ALaunchedOperationIsNotDoneAndItsNamesAreFree) {
+  Operation* const operation = Launch(Make("a"));
+  EXPECT_TRUE(Reached(*operation, OperationState::kLaunched));
+  EXPECT_FALSE(IsDone(*operation));
+  Operation* const again = Make("a");
+  EXPECT_TRUE(Add(again).ok());
+  table_.Finish(operation, Status::Ok());
+  EXPECT_EQ(Add(Make("a")).code(), StatusCode::kDuplicateName) << "the second one is in flight";
+}
+
+TEST_F(OperationTableTest, AReleasedOperationKeepsItsOwnerUntilItIsDone) {
+  int tensor = 0;
+  Operation* const operation = Make("a");
+  operation->owner = &tensor;
+  const int64_t handle = Launch(operation)->handle;
+  ASSERT_TRUE(table_.Release(operation));
+  EXPECT_EQ(table_.Find(handle), nullptr);
+  EXPECT_EQ(table_.launched(), 1);
+  EXPECT_EQ(table_.Pending().size(), 1u);
+  EXPECT_NE(Make("b"), operation) << "the device still uses it";
+  std::vector<void*> owners;
+  table_.TakeOwners(&owners);
+  EXPECT_TRUE(owners.empty());
+  EXPECT_EQ(freed_, 0);
+  table_.Finish(operation, Status::Ok());
+  EXPECT_EQ(freed_, 1);
+  table_.TakeOwners(&owners);
+  EXPECT_EQ(owners, std::vector<void*>{&tensor});
+  EXPECT_EQ(table_.launched(), 0);
+  EXPECT_EQ(Make("c"), operation) << "it is back in the pool";
+  EXPECT_TRUE(failures_.empty() && unseen_.empty());
+}
+
+TEST_F(OperationTableTest, AnOperationThatIsDoneCannotBeReleased) {
+  Operation* const operation = Launch(Make("a"));
+  table_.Finish(operation, InvalidArgumentError("no"));
+  EXPECT_FALSE(table_.Release(operation));
+  EXPECT_EQ(operation->status.message(), "no");
+  EXPECT_EQ(failures_, std::vector<std::string>{"no"});
+  EXPECT_TRUE(unseen_.empty()) << "the caller sees it";
+}
+
+TEST_F(OperationTableTest, AFailureOfAReleasedOperationIsUnseen) {
+  Operation* const operation = Launch(Make("a"));
+  ASSERT_TRUE(table_.Release(operation));
+  table_.FailAll({StatusCode::kPeerLost, "rank 1 is gone"});
+  EXPECT_EQ(failures_, std::vector<std::string>{"rank 1 is gone"});
+  EXPECT_EQ(unseen_, failures_);
+}
+
+// Otherwise the ranks would give later operations different names, because one device is done before another.
+TEST_F(OperationTableTest, AnAutomaticNumberIsFreeOnceTheHandleIsConsumed) {
+  Operation* const zero = Launch(Make(""));
+  Operation* const one = Launch(Make(""));
+  EXPECT_EQ(one->request.signature.name, "allreduce.noname.1") << "0 is launched, but its handle is not consumed";
+  ASSERT_TRUE(table_.Release(zero));
+  Operation* const again = Make("");
+  ASSERT_TRUE(Add(again).ok());
+  EXPECT_EQ(again->request.signature.name, "allreduce.noname.0") << "although the device is not done";
 }
 
 }  // namespace
