@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from horocache import compat
+from horocache.base.gpus import count_gpus
 from horocache.base.processors import Cores, cpus_of_ranks, find_cores
 from horocache.base.usage import UsageError, complain, open_standard_streams, reader_is_gone
 from horocache.core.launcher_environment import (
@@ -152,6 +153,12 @@ def startup_notes(environment: JobEnvironment, cores: Cores, options: Namespace)
         notes.append(f"{share}; set it to choose otherwise")
     if size > cores.usable:
         notes.append(f"{size} ranks share {cores}: they take turns, and waiting threads do not spin")
+    gpus = count_gpus(environment.base.get("CUDA_VISIBLE_DEVICES"))
+    if 0 < gpus < size:
+        notes.append(
+            f"{size} ranks share {gpus} GPU{'s' if gpus > 1 else ''}: NCCL takes several ranks on one GPU from version "
+            "2.30.3 on, with NCCL_MULTI_RANK_GPU_ENABLE=1; else their CUDA tensors go by way of the host"
+        )
     if options.verbose:
         what = f"{size} ranks of {shlex.join(options.command)}"
         notes.append(f"job {environment.job}: {what}, MASTER_PORT={environment.port}")

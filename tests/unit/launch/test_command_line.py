@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from horocache.base.gpus import count_gpus
 from horocache.base.processors import Cores
 from horocache.base.usage import UsageError
 from horocache.core.launcher_environment import JobEnvironment, find_program, new_job_id, reserve_port
@@ -188,7 +189,8 @@ def test_the_first_rank_whose_error_names_no_other_rank_failed_first():
 def test_the_launcher_prints_a_note_of_threads_to_terminals_only(monkeypatch):
     def notes(ranks, threads):
         options = SimpleNamespace(notes=[], verbose=False)
-        return cli.startup_notes(SimpleNamespace(size=ranks, threads=threads), Cores(tuple(range(4)), None), options)
+        environment = SimpleNamespace(size=ranks, threads=threads, base={})
+        return cli.startup_notes(environment, Cores(tuple(range(4)), None), options)
 
     monkeypatch.setattr(cli.os, "isatty", lambda _: True)
     (line,) = notes(2, 2)
@@ -196,6 +198,29 @@ def test_the_launcher_prints_a_note_of_threads_to_terminals_only(monkeypatch):
     assert notes(1, 4) == notes(2, None) == []
     monkeypatch.setattr(cli.os, "isatty", lambda _: False)
     assert notes(2, 2) == []
+
+
+def test_the_launcher_tells_what_several_ranks_on_one_gpu_need(monkeypatch):
+    def notes(ranks, gpus):
+        monkeypatch.setattr(cli, "count_gpus", lambda _: gpus)
+        environment = SimpleNamespace(size=ranks, threads=None, base={})
+        return cli.startup_notes(environment, Cores(tuple(range(8)), None), SimpleNamespace(notes=[], verbose=False))
+
+    assert notes(2, 0) == notes(2, 2) == notes(2, 4) == []
+    (line,) = notes(4, 2)
+    assert line.startswith("4 ranks share 2 GPUs: NCCL takes several ranks on one GPU from version 2.30.3 on")
+    assert notes(2, 1)[0].startswith("2 ranks share 1 GPU: ")
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [(None, 2), ("", 0), ("0", 1), ("1,0", 2), ("0,7,1", 1), ("-1", 0), ("GPU-8c3f,MIG-77", 2), (" 1 , 0", 2)],
+)
+def test_gpus_are_counted_as_the_driver_shows_them(tmp_path, visible, count):
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    assert count_gpus(visible, tmp_path) == count
+    assert count_gpus(visible, tmp_path / "missing") == 0
 
 
 def test_the_cause_that_a_rank_reports_outweighs_the_text_of_its_error():
