@@ -69,7 +69,7 @@ $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
 
 # What takes long and is rarely needed, before a change of what it covers is called done. Every part prints a summary with
 # the seeds of what failed. KILLS, SOAK_SECONDS and SEED make a part shorter, or repeat one.
-LONG_PARTS := programs fuzz simulation soak soak-hosts kills kills-mpi kills-hosts kills-start kills-start-mpi kills-start-hosts
+LONG_PARTS := programs fuzz simulation devices soak soak-hosts kills kills-mpi kills-hosts kills-start kills-start-mpi kills-start-hosts
 KILLS ?= 300
 SOAK_SECONDS ?= 600
 SEED ?= 0
@@ -90,6 +90,9 @@ check-long-fuzz:  # what reads programs
 
 check-long-simulation: $(VENV)/test.stamp build  # 1,024 ranks
 	HC_TEST_LARGE=1 $(LONG_PYTEST) tests/sim
+
+check-long-devices: build  # orders in which the fake device does its work
+	HC_TEST_INTERLEAVINGS=10000 build/dev/test_data --gtest_filter='*Interleavings*'
 
 check-long-soak: $(VENV)/test.stamp build  # every operation from several threads, on one host
 	$(LONG) $(BIN)/horocacherun -np 4 $(BIN)/python tests/long/soak.py

@@ -12,7 +12,10 @@ def request_fields() -> list[str]: ...
 
 @final
 class Result:
-    """A tensor that the core allocated. Exports its memory by DLPack and the buffer protocol, without a copy."""
+    """A tensor that the core allocated.
+
+    In memory of the host, it is exported by DLPack and the buffer protocol, without a copy.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -20,6 +23,9 @@ class Result:
     divisor_ranks: int  # divisor of an average over the ranks' parts
     # The CUDA device of the operation's tensors, to which the adapter copies the result; -1: they are on the CPU.
     cuda_device: int
+    on_device: bool  # True if it is in the device's memory: copy_to is then the way to its elements
+    # Queues a copy on the current stream of the target's framework, behind the operation. The target is on cuda_device.
+    def copy_to(self, target: Any) -> None: ...
     # A tensor on part of this memory, from element `first` on; only for results of Runtime.empty().
     def part(self, first: int, shape: Sequence[int]) -> Result: ...
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any: ...
@@ -216,9 +222,11 @@ class Runtime:
 
         Returns None if outputs were given, a list of Result if the core allocated them, for join the rank that joined
         last. For an operation that a device has been given, the caller's current stream waits instead of the thread,
-        unless ``block``. Raises TimeoutError after ``timeout_s`` seconds; the handle then stays valid. If ``timeout_s`` is
-        negative, only the stall knobs limit the wait.
+        unless ``block``. Raises TimeoutError after ``timeout_s`` seconds; the handle then stays valid. If ``timeout_s``
+        is negative, only the stall knobs limit the wait.
         """
+    # Waits until the copies that Result.copy_to has queued have been made; raises TimeoutError as `wait` does.
+    def await_copies(self, results: list[Result], timeout_s: float) -> None: ...
     def wait_each(
         self, handles: tuple[int, ...], pending: dict[int, Any], finish: Any, done: list[Any], timeout_s: float, /
     ) -> None:

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable
 from ctypes import c_double, c_float, c_uint, c_uint64
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.cuda import PTX_HEADER, Driver
@@ -30,6 +31,7 @@ UNROLL = 4  # vectors that a thread loads before it stores the first one
 UNROLLS = (1, 2, 8)  # other kernels of 32-bit elements, for comparison
 PACK, UNPACK = 0, 1
 ALIGNMENT = 16  # bytes
+PRODUCT = Path(__file__).parents[2] / "cpp_core" / "cuda" / "packing.ptx"
 # The launch that is at most 7 % slower than the fastest for every group of tensors that was measured on an H100, in
 # either run: 4 blocks for each multiprocessor, and parts of 16 KiB of 32-bit elements, which a block copies without a
 # loop. 2 blocks for each multiprocessor are at most 5 % slower.
@@ -52,6 +54,12 @@ def kernels() -> list[tuple[str, str, int]]:
 def ptx() -> str:
     """The text of the module."""
     return PTX_HEADER + "\n".join(_Kernel(*kernel).text() for kernel in kernels())
+
+
+def product_ptx() -> str:
+    """The text of ``cpp_core/cuda/packing.ptx``: the kernels that the library uses."""
+    head = "// Written by benchmarks/gpu/packing_kernels.py, which describes the kernels.\n"
+    return head + PTX_HEADER + "\n".join(_Kernel(kind, kind, UNROLL).text() for kind in (*RAW, *SCALED))
 
 
 class _Kernel:
@@ -375,3 +383,7 @@ class Packer:
                 raise CallError(f"cuLaunchKernel: {driver.code_name(code)}", code)
 
         return call
+
+
+if __name__ == "__main__":
+    PRODUCT.write_text(product_ptx(), encoding="utf-8")

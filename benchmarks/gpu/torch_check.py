@@ -163,6 +163,8 @@ def main() -> int:
     parser.add_argument("--max-bytes", type=int, default=SIZES[-1], help="the largest tensor of the check speed")
     parser.add_argument("--output", type=Path, help="append the rows of the check speed to this JSON Lines file")
     options = parser.parse_args()
+    if options.max_bytes < SIZES[0]:
+        parser.error(f"--max-bytes {options.max_bytes}: the smallest tensor has {SIZES[0]} bytes")
     if options.device == "fakecuda":
         sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fake_gpu")]
         importlib.import_module("torch_device").accept()

@@ -26,6 +26,8 @@ using Code = int;          // CUresult
 using Address = uint64_t;  // CUdeviceptr
 using CudaDevice = int;    // CUdevice
 using Context = void*;     // CUcontext
+using ModuleHandle = void*;
+using FunctionHandle = void*;
 using StreamHandle = void*;
 using EventHandle = void*;
 
@@ -39,39 +41,56 @@ inline constexpr Code kCaptureImplicit = 906;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostAllocPortable = 1;
-inline constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
-inline constexpr int kNotCapturing = 0;    // CU_STREAM_CAPTURE_STATUS_NONE
+inline constexpr int kCaptureRelaxed = 2;    // CU_STREAM_CAPTURE_MODE_RELAXED
+inline constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+inline constexpr int kNotCapturing = 0;      // CU_STREAM_CAPTURE_STATUS_NONE
 
 // Method, symbol, parameters, arguments.
-#define HC_CUDA_FUNCTIONS(X)                                                                                     \
-  X(Init, cuInit, (unsigned flags), (flags))                                                                     \
-  X(DriverGetVersion, cuDriverGetVersion, (int* version), (version))                                             \
-  X(GetErrorName, cuGetErrorName, (Code code, const char** name), (code, name))                                  \
-  X(GetErrorString, cuGetErrorString, (Code code, const char** text), (code, text))                              \
-  X(DeviceGetCount, cuDeviceGetCount, (int* count), (count))                                                     \
-  X(DeviceGet, cuDeviceGet, (CudaDevice * device, int number), (device, number))                                 \
-  X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (Context * context, CudaDevice device), (context, device)) \
-  X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CudaDevice device), (device))                        \
-  X(CtxPushCurrent, cuCtxPushCurrent_v2, (Context context), (context))                                           \
-  X(CtxPopCurrent, cuCtxPopCurrent_v2, (Context * context), (context))                                           \
-  X(CtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int* least, int* greatest), (least, greatest))      \
-  X(ThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (int* mode), (mode))                     \
-  X(StreamCreateWithPriority, cuStreamCreateWithPriority, (StreamHandle * stream, unsigned flags, int priority), \
-    (stream, flags, priority))                                                                                   \
-  X(StreamDestroy, cuStreamDestroy_v2, (StreamHandle stream), (stream))                                          \
-  X(StreamQuery, cuStreamQuery, (StreamHandle stream), (stream))                                                 \
-  X(StreamWaitEvent, cuStreamWaitEvent, (StreamHandle stream, EventHandle event, unsigned flags),                \
-    (stream, event, flags))                                                                                      \
-  X(StreamIsCapturing, cuStreamIsCapturing, (StreamHandle stream, int* status), (stream, status))                \
-  X(EventCreate, cuEventCreate, (EventHandle * event, unsigned flags), (event, flags))                           \
-  X(EventDestroy, cuEventDestroy_v2, (EventHandle event), (event))                                               \
-  X(EventRecord, cuEventRecord, (EventHandle event, StreamHandle stream), (event, stream))                       \
-  X(EventQuery, cuEventQuery, (EventHandle event), (event))                                                      \
-  X(MemHostAlloc, cuMemHostAlloc, (void** memory, size_t bytes, unsigned flags), (memory, bytes, flags))         \
-  X(MemFreeHost, cuMemFreeHost, (void* memory), (memory))                                                        \
-  X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void* to, Address from, size_t bytes, StreamHandle stream),          \
-    (to, from, bytes, stream))                                                                                   \
-  X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (Address to, const void* from, size_t bytes, StreamHandle stream),    \
+#define HC_CUDA_FUNCTIONS(X)                                                                                         \
+  X(Init, cuInit, (unsigned flags), (flags))                                                                         \
+  X(DriverGetVersion, cuDriverGetVersion, (int* version), (version))                                                 \
+  X(GetErrorName, cuGetErrorName, (Code code, const char** name), (code, name))                                      \
+  X(GetErrorString, cuGetErrorString, (Code code, const char** text), (code, text))                                  \
+  X(DeviceGetCount, cuDeviceGetCount, (int* count), (count))                                                         \
+  X(DeviceGet, cuDeviceGet, (CudaDevice * device, int number), (device, number))                                     \
+  X(DeviceGetAttribute, cuDeviceGetAttribute, (int* value, int attribute, CudaDevice device),                        \
+    (value, attribute, device))                                                                                      \
+  X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (Context * context, CudaDevice device), (context, device))     \
+  X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CudaDevice device), (device))                            \
+  X(CtxPushCurrent, cuCtxPushCurrent_v2, (Context context), (context))                                               \
+  X(CtxPopCurrent, cuCtxPopCurrent_v2, (Context * context), (context))                                               \
+  X(CtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int* least, int* greatest), (least, greatest))          \
+  X(ThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (int* mode), (mode))                         \
+  X(StreamCreateWithPriority, cuStreamCreateWithPriority, (StreamHandle * stream, unsigned flags, int priority),     \
+    (stream, flags, priority))                                                                                       \
+  X(StreamDestroy, cuStreamDestroy_v2, (StreamHandle stream), (stream))                                              \
+  X(StreamQuery, cuStreamQuery, (StreamHandle stream), (stream))                                                     \
+  X(StreamWaitEvent, cuStreamWaitEvent, (StreamHandle stream, EventHandle event, unsigned flags),                    \
+    (stream, event, flags))                                                                                          \
+  X(StreamIsCapturing, cuStreamIsCapturing, (StreamHandle stream, int* status), (stream, status))                    \
+  X(EventCreate, cuEventCreate, (EventHandle * event, unsigned flags), (event, flags))                               \
+  X(EventDestroy, cuEventDestroy_v2, (EventHandle event), (event))                                                   \
+  X(EventRecord, cuEventRecord, (EventHandle event, StreamHandle stream), (event, stream))                           \
+  X(EventQuery, cuEventQuery, (EventHandle event), (event))                                                          \
+  X(ModuleLoadData, cuModuleLoadData, (ModuleHandle * module, const void* image), (module, image))                   \
+  X(ModuleUnload, cuModuleUnload, (ModuleHandle module), (module))                                                   \
+  X(ModuleGetFunction, cuModuleGetFunction, (FunctionHandle * function, ModuleHandle module, const char* name),      \
+    (function, module, name))                                                                                        \
+  X(LaunchKernel, cuLaunchKernel,                                                                                    \
+    (FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+     unsigned block_z, unsigned shared_bytes, StreamHandle stream, void** arguments, void** extra),                  \
+    (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments, extra))           \
+  X(MemHostAlloc, cuMemHostAlloc, (void** memory, size_t bytes, unsigned flags), (memory, bytes, flags))             \
+  X(MemFreeHost, cuMemFreeHost, (void* memory), (memory))                                                            \
+  X(MemAlloc, cuMemAlloc_v2, (Address * memory, size_t bytes), (memory, bytes))                                      \
+  X(MemFree, cuMemFree_v2, (Address memory), (memory))                                                               \
+  X(MemsetD8Async, cuMemsetD8Async, (Address to, unsigned char value, size_t bytes, StreamHandle stream),            \
+    (to, value, bytes, stream))                                                                                      \
+  X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (Address to, Address from, size_t bytes, StreamHandle stream),            \
+    (to, from, bytes, stream))                                                                                       \
+  X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void* to, Address from, size_t bytes, StreamHandle stream),              \
+    (to, from, bytes, stream))                                                                                       \
+  X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (Address to, const void* from, size_t bytes, StreamHandle stream),        \
     (to, from, bytes, stream))
 
 // True once exit() has begun; see Note [Exit of the process].

@@ -80,6 +80,17 @@ static_assert(sizeof(NcclConfig) == 72);
     (const void* send, void* receive, size_t count, NcclDataType type, int root, NcclCommHandle comm,                \
      StreamHandle stream),                                                                                           \
     (send, receive, count, type, root, comm, stream))                                                                \
+  X(AllGather,                                                                                                       \
+    (const void* send, void* receive, size_t count, NcclDataType type, NcclCommHandle comm, StreamHandle stream),    \
+    (send, receive, count, type, comm, stream))                                                                      \
+  X(ReduceScatter,                                                                                                   \
+    (const void* send, void* receive, size_t count, NcclDataType type, NcclOperation operation, NcclCommHandle comm, \
+     StreamHandle stream),                                                                                           \
+    (send, receive, count, type, operation, comm, stream))                                                           \
+  X(Send, (const void* buffer, size_t count, NcclDataType type, int peer, NcclCommHandle comm, StreamHandle stream), \
+    (buffer, count, type, peer, comm, stream))                                                                       \
+  X(Recv, (void* buffer, size_t count, NcclDataType type, int peer, NcclCommHandle comm, StreamHandle stream),       \
+    (buffer, count, type, peer, comm, stream))                                                                       \
   X(RedOpCreatePreMulSum,                                                                                            \
     (NcclOperation * operation, void* scalar, NcclDataType type, int residence, NcclCommHandle comm),                \
     (operation, scalar, type, residence, comm))                                                                      \

@@ -52,8 +52,9 @@ class Event {
 // A result whose size is known only after the ranks have exchanged their row counts (allgather, alltoall, gather,
 // scatter, uneven reducescatter).
 struct VariableOutput {
-  std::function<StatusOr<std::byte*>(int64_t bytes)> allocate;  // called once
+  std::function<StatusOr<std::byte*>(int64_t bytes)> allocate;  // called once, unless a device has the result
   std::vector<int64_t> rows;                                    // filled by the backend: rows received from each rank
+  std::shared_ptr<cuda::DeviceBuffer> on_device;                // the result, if a device has it
 };
 
 struct Collective {
@@ -75,6 +76,9 @@ struct Collective {
   int64_t row_elements = 1;
   // Rows of the one segment; -1: count / row_elements. Required if rows may have no elements.
   int64_t rows = -1;
+  // Of an operation on rows without elements that tells only how many there are: the elements of a row elsewhere, which
+  // limit their number.
+  int64_t elements_elsewhere = 0;
   // alltoall, scatter at the root: rows for each rank; may differ between ranks. reducescatter: rows for each rank,
   // equal on all ranks (empty: as even as possible, the first ranks get one more).
   std::vector<int64_t> splits;
@@ -109,6 +113,8 @@ class CollectiveTask {
   // True once a device has all of the operation in a queue of its own, so that the next operation may start behind it.
   // Test goes on until the device has done it.
   virtual bool launched() const { return false; }
+  // About how many entries of the device's queue a launched operation takes.
+  virtual int queued() const { return 1; }
   // Of a launched operation: happens when the device has done it.
   virtual std::shared_ptr<const cuda::Event> on_device() const { return nullptr; }
   // The result; valid after Test has returned true.

@@ -223,7 +223,7 @@ StatusOr<ReceivePlan> PlanReceive(const Collective& collective, const std::vecto
   HC_RETURN_IF_ERROR(CheckExpected(collective, rows, rank));
   const std::vector<int64_t>& starts = collective.receive_starts;
   const std::vector<int64_t>& planned = collective.receive_rows.empty() ? rows : collective.receive_rows;
-  const int64_t most = kMostBytes / std::max<int64_t>(1, collective.row_elements) /
+  const int64_t most = kMostBytes / std::max({int64_t{1}, collective.row_elements, collective.elements_elsewhere}) /
                        static_cast<int64_t>(DTypeBytes(collective.dtype)) / ranks;
   for (int q = 0; q < ranks; ++q) {
     if (planned[q] <= most && (starts.empty() || starts[q] <= most)) continue;

@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace horocache::python {
 namespace {
 
-// ---- Result: a tensor that the core allocated, exported without a copy
+// ---- Result: a tensor that the core allocated
 
 const char* BufferFormat(DType dtype) {
   // The buffer protocol has no bfloat16: its bits are exported as uint16, and `dtype` has the real type.
@@ -24,7 +24,13 @@ const char* BufferFormat(DType dtype) {
   return kFormats.at(static_cast<size_t>(dtype));
 }
 
+void CheckOnHost(const PyResult& self) {
+  if (self.result.on_device != nullptr)
+    throw py::buffer_error("the result is on CUDA device " + std::to_string(self.cuda_device) + "; use copy_to()");
+}
+
 py::buffer_info BufferOf(PyResult& self) {
+  CheckOnHost(self);
   const runtime::Result& result = self.result;
   const auto item = static_cast<py::ssize_t>(DTypeBytes(result.dtype));
   std::vector<py::ssize_t> shape(result.shape.begin(), result.shape.end());
@@ -54,6 +60,7 @@ void DropCapsule(PyObject* capsule) {
 
 py::capsule ExportDlpack(const py::object& self, const py::kwargs&) {
   const auto& tensor_of_core = self.cast<PyResult&>();
+  CheckOnHost(tensor_of_core);
   const runtime::Result& result = tensor_of_core.result;
   const auto [code, bits] = DTypeToDlpack(result.dtype);
   auto exported = std::make_unique<ExportedTensor>();
@@ -90,6 +97,25 @@ PyResult PartOf(const PyResult& whole, int64_t first, std::vector<int64_t> shape
   return part;
 }
 
+// Queues a copy of a result on a device to `target`, behind the operation, on the current stream of the target's
+// framework.
+void CopyTo(const PyResult& self, const py::object& target) {
+  static auto* const caster = new TensorCaster;  // guarded by the GIL
+  const runtime::Result& result = self.result;
+  if (result.on_device == nullptr) throw py::value_error("the result is not on a device");
+  TensorView view;
+  ThrowIfError(caster->Read(target.ptr(), &view));
+  if (view.dtype != result.dtype || view.shape != result.shape || !view.writable ||
+      view.place != Place{wire::DeviceClass::kCuda, self.cuda_device})
+    throw py::value_error("the target differs from the result in its shape, its dtype or its device");
+  void* stream = nullptr;
+  ThrowIfError(caster->CurrentStream(target.ptr(), self.cuda_device, &stream));
+  ThrowIfError([&] {
+    const py::gil_scoped_release released;  // the call may block when the stream's queue is full
+    return result.on_device->CopyTo(view.data, view.count * static_cast<int64_t>(DTypeBytes(view.dtype)), stream);
+  }());
+}
+
 void BindResult(py::module_& module) {
   py::class_<PyResult>(module, "Result", py::buffer_protocol(), py::is_final())
       .def_buffer(&BufferOf)
@@ -98,9 +124,14 @@ void BindResult(py::module_& module) {
       .def_property_readonly("rows", [](const PyResult& self) { return self.result.rows; })
       .def_property_readonly("divisor_ranks", [](const PyResult& self) { return self.result.divisor_ranks; })
       .def_readonly("cuda_device", &PyResult::cuda_device)
+      .def_property_readonly("on_device", [](const PyResult& self) { return self.result.on_device != nullptr; })
+      .def("copy_to", &CopyTo, py::arg("target"))
       .def("part", &PartOf, py::arg("first"), py::arg("shape"))
       .def("__dlpack__", &ExportDlpack)
-      .def("__dlpack_device__", [](const PyResult&) { return std::make_tuple(dlpack::kCpu, 0); });
+      .def("__dlpack_device__", [](const PyResult& self) {
+        return self.result.on_device == nullptr ? std::tuple(int{dlpack::kCpu}, 0)
+                                                : std::tuple(int{dlpack::kCuda}, self.cuda_device);
+      });
 }
 
 // ---- Runtime
@@ -306,6 +337,7 @@ void BindRuntime(py::module_& module) {
       .def("empty", &PyRuntime::Empty, py::arg("shape"), py::arg("dtype"))
       .def("is_shared", &PyRuntime::IsShared, py::arg("tensor"))
       .def("poll", &PyRuntime::Poll, py::arg("handle"))
+      .def("await_copies", &PyRuntime::AwaitCopies, py::arg("results"), py::arg("timeout_s"))
       .def("next_set", [](PyRuntime& self) { return self.Get().NextSet(); })
       .def("propose_set", &PyRuntime::ProposeSet, py::arg("number"), py::arg("ranks"))
       .def("declare_set", &PyRuntime::DeclareSet, py::arg("number"), py::arg("ranks"))

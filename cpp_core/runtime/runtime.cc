@@ -495,11 +495,11 @@ void Runtime::Stop() {
   if (alive_.exchange(false) || leaves_with_.exchange(0) != 0) LeaveJob();
 }
 
-// The end of the process ends what its devices do, and the other ranks' devices wait for them. Once exit handlers run,
-// no device can be asked.
+// The end of the process ends what its devices do, and the other ranks' devices wait for them. Late exit handlers can
+// ask no device any more.
 void Runtime::AwaitDevices() const {
   const int64_t deadline_ns = NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS);
-  while (table_.launched() > 0 && engine_->JobEnd().ok()) {
+  while (table_.launched() > 0 && engine_->WhyLost().ok()) {
     if (NowNs() >= deadline_ns) {
       logger_.Warning("shutdown: this rank's device has not ended " + std::to_string(table_.launched()) +
                       " operations within " + SecondsText(Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS)) +

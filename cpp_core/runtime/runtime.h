@@ -108,7 +108,7 @@ class Runtime {
   }
   void Recycle(Operation* operation) { table_.Recycle(operation); }
   // See OperationTable::Release. A failure of the operation is logged.
-  bool Release(Operation* operation) { return table_.Release(operation); }
+  bool Release(Operation* operation, std::vector<Result>* results) { return table_.Release(operation, results); }
   // Returns memory for a tensor, in whole cache lines. It is shared with the other ranks of this host, so that
   // collectives work on it in place. If no shared memory is left, it is private, with one warning. It lives as long as
   // the pointer, also after Stop. Returns null if all memory is used up.

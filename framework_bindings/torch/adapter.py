@@ -179,7 +179,12 @@ class TorchAdapter:
 
     def from_result(self, result: Result) -> torch.Tensor:
         """Return a tensor on memory that the core allocated, without a copy; or a copy on the operation's device."""
-        tensor: torch.Tensor = from_dlpack(result)
+        if result.on_device:
+            dtype = getattr(torch, result.dtype)
+            tensor = torch.empty(result.shape, dtype=dtype, device=torch.device(CUDA, result.cuda_device))
+            result.copy_to(tensor)
+            return tensor
+        tensor = from_dlpack(result)
         return tensor if result.cuda_device < 0 else tensor.to(torch.device(CUDA, result.cuda_device))
 
     def dtype_name(self, dtype: Any) -> str:

@@ -71,14 +71,12 @@ def _check_seconds(timeout: float) -> None:
         raise InvalidArgumentError(f"timeout must be a number of seconds from 0 on; it is {timeout!r}.")
 
 
-def synchronize(
-    handle: int | list[int] | tuple[int, ...], *, timeout: float | None = None, block: bool = False
-) -> Any:
+def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | None = None, block: bool = False) -> Any:
     """Wait for an asynchronous operation, consume its handle and return its result.
 
     For CUDA tensors that NCCL works on, it is the current stream that waits: the call returns once the device has been
     given the operation, and what the program queues on the stream from then on sees the result. A failure on the device
-    after that is logged and ends the process set, whose next operation raises it.
+    after that is logged and ends the job, so that the next operation raises it.
 
     Args:
         handle: from one of the ``_async`` functions. A list or tuple of handles gives the list of their results: the
@@ -86,8 +84,11 @@ def synchronize(
         timeout: seconds after which the call raises TimeoutError; the handle, or each handle of the list, then stays
             valid. None: only the stall knobs limit the wait.
         block: wait for the device, too, so that any stream sees the result, and a failure on the device is raised here.
+            The cast that undoes a compression is only queued on the current stream.
 
     Raises:
+        UnsupportedError: the program captures a CUDA graph on the current stream, and the result is in memory that
+            horocache has allocated on the device.
         InvalidArgumentError: a handle was never created, has been consumed, or another thread waits for it; or
             ``timeout`` is not a number of seconds from 0 on.
         MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the operation failed; the handle is
@@ -100,9 +101,13 @@ def synchronize(
         return _synchronize_all(handle, timeout, block)
     # Removed first, so that a second thread that waits for the same handle does not find it.
     finisher = session.pending.pop(handle, None)
+    end = None if timeout is None else time.monotonic() + timeout
     if finisher is None:
-        finish, state = session.outcomes.pop(handle, None) or (_failed, _unknown(handle))
-        return finish(state, None)
+        outcome = session.outcomes.pop(handle, None) or (_failed, _unknown(handle))
+        result = outcome[0](outcome[1], None)
+        if block:
+            _await_copies(handle, _answer_of(outcome), result, end)
+        return result
     finish, state = finisher
     try:
         answer = session.runtime.wait(handle, _seconds(timeout), block)
@@ -111,12 +116,34 @@ def synchronize(
     except BaseException:  # a timeout or an interrupt: the operation goes on
         session.pending[handle] = finisher
         raise
-    return finish(state, answer)
+    result = finish(state, answer)
+    if block:
+        _await_copies(handle, answer, result, end)
+    return result
 
 
 def _seconds(timeout: float | None) -> float:
     """A time limit as the runtime takes it."""
     return -1.0 if timeout is None else timeout
+
+
+def _left(end: float | None) -> float | None:
+    """The seconds until a time limit."""
+    return None if end is None else max(0.0, end - time.monotonic())
+
+
+def _await_copies(handle: int, answer: Any, result: Any, end: float | None) -> None:
+    """Wait until the result is there for every stream; if that is interrupted, keep it for the next call."""
+    if not isinstance(answer, list):
+        return
+    session = context.current()
+    try:
+        session.runtime.await_copies(answer, _seconds(_left(end)))
+    except HorocacheError:
+        raise
+    except BaseException:
+        session.outcomes[handle] = _queued, (answer, result)
+        raise
 
 
 def _synchronize_all(handles: Sequence[int], timeout: float | None, block: bool) -> list[Any]:
@@ -132,14 +159,14 @@ def _synchronize_all(handles: Sequence[int], timeout: float | None, block: bool)
     outcomes: list[_Finisher] = [(_kept, result) for result in results]
     try:
         for handle in handles[len(outcomes) :]:
-            outcomes.append(_outcome(handle, None if end is None else max(0.0, end - time.monotonic()), block))
+            outcomes.append(_outcome(handle, end, block))
     except BaseException:
         session.outcomes.update(pair for pair in zip(handles, outcomes, strict=False) if pair[1][0] is not _refused)
         raise
     return [finish(state, None) for finish, state in outcomes]
 
 
-def _outcome(handle: int, timeout: float | None, block: bool) -> _Finisher:
+def _outcome(handle: int, end: float | None, block: bool) -> _Finisher:
     """Wait for an operation and consume its handle; return a finisher that needs no answer.
 
     Raises:
@@ -148,26 +175,50 @@ def _outcome(handle: int, timeout: float | None, block: bool) -> _Finisher:
     session = context.current()
     finisher = session.pending.pop(handle, None)
     if finisher is None:
-        return session.outcomes.pop(handle, None) or (_refused, _unknown(handle))
-    finish, state = finisher
+        outcome = session.outcomes.pop(handle, None) or (_refused, _unknown(handle))
+        answer = _answer_of(outcome) if block else None
+        if answer is None:
+            return outcome
+        finish, state = outcome
+    else:
+        finish, state = finisher
+        try:
+            answer = session.runtime.wait(handle, _seconds(_left(end)), block)
+        except HorocacheError as error:
+            return _failed, error
+        except BaseException:  # the operation goes on
+            session.pending[handle] = finisher
+            raise
     try:
-        answer = session.runtime.wait(handle, _seconds(timeout), block)
-    except HorocacheError as error:
-        return _failed, error
-    except BaseException:  # the operation goes on
-        session.pending[handle] = finisher
-        raise
-    try:
-        return _kept, finish(state, answer)
+        result = finish(state, answer)
     except Exception as error:
         return _failed, error
     except BaseException:
         session.outcomes[handle] = _answered, (finish, state, answer)
         raise
+    try:
+        if block:
+            _await_copies(handle, answer, result, end)
+    except HorocacheError as error:
+        return _failed, error
+    return _kept, result
+
+
+def _answer_of(outcome: _Finisher) -> Any:
+    """Return the runtime's answer to a wait that was interrupted after it; None for other outcomes."""
+    finish, state = outcome
+    if finish is _queued:
+        return state[0]
+    return state[2] if finish is _answered else None
 
 
 def _kept(result: Any, _: Any) -> Any:
     return result
+
+
+def _queued(known: tuple[Any, Any], _: Any) -> Any:
+    """The copies to the result are queued on the device."""
+    return known[1]
 
 
 def _failed(error: Exception, _: Any) -> Any:

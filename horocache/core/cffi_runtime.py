@@ -245,6 +245,9 @@ class Runtime:
             raise _unknown(handle)
         return bool(state)
 
+    def await_copies(self, results: list[Result], timeout_s: float) -> None:
+        """Return at once: all results are in memory of the host."""
+
     def wait(self, handle: int, timeout_s: float = -1.0, _block: bool = False) -> list[Result] | int | None:
         """Wait for the operation and consume its handle. After a TimeoutError the handle stays valid."""
         null = self.ffi.NULL

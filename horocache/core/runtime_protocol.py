@@ -87,6 +87,9 @@ class Runtime(Protocol):
     def wait(self, handle: int, timeout_s: float = -1.0, block: bool = False, /) -> list[Result] | int | None:
         """Wait for the operation, with ``block`` also for the device that runs it, and consume its handle."""
 
+    def await_copies(self, results: list[Result], timeout_s: float) -> None:
+        """Wait until the copies of results on a device have been made."""
+
     def wait_each(
         self, handles: tuple[int, ...], pending: dict[int, Any], finish: Any, done: list[Any], timeout_s: float, /
     ) -> None:

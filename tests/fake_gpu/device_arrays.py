@@ -272,7 +272,11 @@ class DeviceAdapter:
 
     def from_result(self, result: Any) -> DeviceArray:
         assert result.cuda_device == 0, f"the result of an operation on the device says {result.cuda_device}"
-        return DeviceArray.of(np.asarray(result))
+        if not result.on_device:
+            return DeviceArray.of(np.asarray(result))
+        array = DeviceArray(result.shape, result.dtype)
+        result.copy_to(array)
+        return array
 
     def dtype_name(self, dtype: Any) -> str:
         return np.dtype(np.float32 if dtype is None else dtype).name

@@ -53,6 +53,11 @@ def on_nccl(function: Callable[[Any, Any], Any], ranks: int, *, version: int = 2
     return on_device(function, ranks, HOROCACHE_NCCL_LIBRARY=nccl(version), **options)
 
 
+def connect(arrays: Any) -> None:
+    """Run an operation: NCCL connects the ranks, and the packing kernels are compiled, which waits for the device."""
+    arrays.collectives.broadcast(arrays.DeviceArray.of([1.0]), 0, name="connects")
+
+
 def error_of(call: Callable[[], Any]) -> tuple[str, str]:
     """The type and the text of the exception that a call raises."""
     try:

@@ -1,10 +1,13 @@
 #include "python/runtime/py_runtime.h"
 
 #include <pybind11/stl.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <new>
 #include <set>
 #include <string>
 #include <string_view>
@@ -44,7 +47,8 @@ void AssignText(py::handle text, std::string* out) {
   AssignText(encoded, out);
 }
 
-std::set<PyRuntime*> live;  // guarded by the GIL
+std::set<PyRuntime*> live;  // guarded by the GIL, here and below
+pid_t process = 0;          // that has started them; a child of fork has the parent's pending calls, too
 std::atomic<bool> asked_to_drop{false};
 std::atomic<bool> exiting{false};  // the interpreter is about to end
 
@@ -156,12 +160,13 @@ PyRuntime::~PyRuntime() {
 void PyRuntime::Start(runtime::RuntimeConfig config) {
   PrepareOutOfMemory();
   config.on_freed = &PyRuntime::AskToDropOwners;
-  live.insert(this);
   CallPatiently([&](const auto& go_on) {
     auto started = runtime::Runtime::Start(std::move(config), go_on);
     if (started.ok()) runtime_ = std::move(*started);
     return started.status();
   });
+  process = getpid();
+  live.insert(this);
 }
 
 void PyRuntime::Stop() {
@@ -384,8 +389,12 @@ void PyRuntime::AskToDropOwners() {
 // Called by the main thread, with the GIL.
 int PyRuntime::DropOwnersOfAll(void*) {
   asked_to_drop = false;
-  for (PyRuntime* const runtime : std::set<PyRuntime*>(live)) {
-    if (live.contains(runtime) && runtime->runtime_ != nullptr) runtime->DropFinishedOwners();
+  if (getpid() != process) return 0;
+  try {
+    for (PyRuntime* const runtime : std::set<PyRuntime*>(live)) {
+      if (live.contains(runtime) && runtime->runtime_ != nullptr) runtime->DropFinishedOwners();
+    }
+  } catch (const std::bad_alloc&) {  // a later call drops them
   }
   return 0;
 }

@@ -21,7 +21,7 @@ namespace horocache::python {
 
 using Texts = std::map<std::string, std::string>;
 
-// A tensor that the core allocated, exported without a copy.
+// A tensor that the core allocated. It is exported without a copy, or copied by CopyTo if it is on a device.
 struct PyResult {
   runtime::Result result;
   std::shared_ptr<std::byte> memory = nullptr;  // from Runtime::Allocate; null: result.bytes has the elements
@@ -93,6 +93,8 @@ class PyRuntime {
   bool IsShared(const pybind11::object& tensor);
   bool Poll(int64_t handle) { return Reached(*FindOrThrow(handle), runtime::OperationState::kLaunched); }
   pybind11::object Wait(int64_t handle, double timeout_s, bool block);
+  // Waits until the copies of results on a device, which CopyTo has queued, have been made.
+  void AwaitCopies(const pybind11::list& results, double timeout_s);
   // Waits for each handle and consumes it, up to the first one that fails, is unknown or has another finisher than
   // `finish`. `pending` maps a handle to (finisher, argument). Removes the handles that succeed from `pending` and
   // appends their arguments to `done`.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,14 @@ class WithoutGil {
 
   PyThreadState* state_;
 };
+
+// `cuda_device`: see PyResult.
+py::list ToPython(std::vector<runtime::Result> results, int cuda_device) {
+  py::list list;
+  for (runtime::Result& result : results)
+    list.append(py::cast(PyResult{.result = std::move(result), .cuda_device = cuda_device}));
+  return list;
+}
 
 }  // namespace
 
@@ -117,22 +126,55 @@ void PyRuntime::WaitUntil(OperationState until, Operation* operation, int64_t ha
 py::object PyRuntime::Consume(Operation* operation) {
   const wire::Op op = operation->request.signature.op;
   const bool allocated = operation->allocate_results && op != wire::Op::kBarrier;
-  if (Get().Release(operation)) return allocated ? py::object(py::list()) : py::none();
+  const int cuda_device = operation->computed.has_value() ? operation->computed->device() : -1;
+  std::vector<runtime::Result> results;
+  const auto answer = [&]() -> py::object {
+    if (!allocated) return py::none();
+    return ToPython(std::move(results), cuda_device);
+  };
+  if (Get().Release(operation, &results)) return answer();
+  results = std::move(operation->results);
   // Destroyed last, because a finalizer may call this object again.
   const auto owner =
       py::reinterpret_steal<py::object>(static_cast<PyObject*>(std::exchange(operation->owner, nullptr)));
   const Status status = operation->status;
   const int32_t last_joined = operation->last_joined;
-  const int cuda_device = operation->computed.has_value() ? operation->computed->device() : -1;
-  std::vector<runtime::Result> results = std::move(operation->results);
   Get().Recycle(operation);
   ThrowIfError(status);
   if (op == wire::Op::kJoin) return py::int_(last_joined);
-  if (!allocated) return py::none();
-  py::list out;
-  for (runtime::Result& result : results)
-    out.append(py::cast(PyResult{.result = std::move(result), .cuda_device = cuda_device}));
-  return out;
+  return answer();
+}
+
+void PyRuntime::AwaitCopies(const py::list& results, double timeout_s) {
+  constexpr int64_t kNapNs = 50'000, kSignalsNs = 50'000'000;
+  std::vector<std::shared_ptr<cuda::DeviceBuffer>> copied;
+  for (const py::handle result : results) {
+    const auto& buffer = result.cast<const PyResult&>().result.on_device;
+    if (buffer != nullptr) copied.push_back(buffer);
+  }
+  if (copied.empty()) return;
+  const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
+  CallPatiently([&](const std::function<bool()>& go_on) -> Status {
+    for (int64_t signals_ns = NowNs() + kSignalsNs; !copied.empty() && NowNs() < deadline_ns;) {
+      const StatusOr<bool> used = copied.back()->Used();
+      HC_RETURN_IF_ERROR(used.status());
+      if (*used) {
+        copied.pop_back();
+        continue;
+      }
+      Nap(kNapNs);
+      if (NowNs() < signals_ns) continue;
+      if (!go_on()) break;
+      signals_ns = NowNs() + kSignalsNs;
+    }
+    return Status::Ok();
+  });
+  if (copied.empty()) return;
+  const std::string late = "the current stream has not come to the results' copies after " +
+                           SecondsText(static_cast<int64_t>(timeout_s * kNsPerS)) +
+                           ": the work before them on it has not ended";
+  PyErr_SetString(PyExc_TimeoutError, late.c_str());
+  throw py::error_already_set();
 }
 
 void PyRuntime::CallPatiently(const PatientCall& call) {
@@ -182,7 +224,8 @@ bool PyRuntime::TakeIfGood(PyObject* pending, PyObject* number, const py::object
 
 // Returns false, with nothing changed, if the operation has failed.
 bool PyRuntime::ConsumeIfGood(Operation* operation) {
-  if (Get().Release(operation)) return true;
+  std::vector<runtime::Result> dropped;
+  if (Get().Release(operation, &dropped)) return true;
   if (!operation->status.ok()) return false;
   Consume(operation);
   return true;

@@ -90,11 +90,15 @@ bool Lane::StartCollective() {
   }
   if (const Status supported = backend_->Supports(collective); !supported.ok()) {
     run_.status = Named(plan, supported);
-    task_ = &Lane::CompletePlan;
+    if (run_.launched.empty()) {
+      task_ = &Lane::CompletePlan;
+    } else {
+      NoteLaunched(nullptr);  // the device has the tensors before
+    }
     return true;
   }
   run_.task = backend_->Start(std::move(collective));
-  MarkPhase(&run_);
+  MarkPhase(*run_.task, &run_);
   task_ = &Lane::TestCollective;
   return true;
 }
@@ -193,44 +197,74 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
   collective->output = &variable_;
 }
 
-bool Lane::TestRun(const control::Plan& plan, Run* run, Status* status) {
-  if (run->task->Test()) {
+bool Lane::TestTask(const control::Plan& plan, std::unique_ptr<data::CollectiveTask>* task, Run* run) {
+  Status status;
+  if ((*task)->Test()) {
     static_cast<void>(Inject("done"));
-    *status = run->task->status();
+    status = (*task)->status();
   } else {
-    if (run->task->progressed()) run->still_since_ns = NowNs();
-    MarkPhase(run);
-    *status = Inject("data");
-    if (status->code() != FaultInjector::kDrop) return false;
+    if ((*task)->progressed()) run->still_since_ns = NowNs();
+    MarkPhase(**task, run);
+    status = Inject("data");
+    if (status.code() != FaultInjector::kDrop) return false;
   }
-  if (!status->ok()) run->status = Named(plan, *status);
-  segments_.push_back(run->task->TakeSegments());
+  if (!status.ok()) run->status = Named(plan, status);
+  segments_.push_back((*task)->TakeSegments());
   segments_.back().clear();
-  run->task.reset();
-  if (!status->ok() && !backend_->broken().ok()) fault_ = backend_->broken();
+  task->reset();  // a task that is dropped half way breaks its backend
+  if (!status.ok() && !backend_->broken().ok()) fault_ = backend_->broken();
+  return true;
+}
+
+bool Lane::TestLaunchedTask(const control::Plan& plan, std::unique_ptr<data::CollectiveTask>* task, Run* run) {
+  const int queued = (*task)->queued();
+  if (!TestTask(plan, task, run)) return false;
+  queued_ -= queued;
+  return true;
+}
+
+bool Lane::TestEarlier(const control::Plan& plan, Run* run) {
+  while (!run->launched.empty()) {
+    if (!TestLaunchedTask(plan, &run->launched.front(), run)) return false;
+    run->launched.pop_front();
+    run->still_since_ns = NowNs();  // of the next tensor
+  }
   return true;
 }
 
 bool Lane::TestCollective() {
-  Status status;
-  if (!TestRun(plans_.front(), &run_, &status)) {
-    if (!run_.task->launched() || launched_.size() == kMostLaunched) return false;
-    NoteLaunched();
-    return true;
+  const control::Plan& plan = plans_.front();
+  std::shared_ptr<const cuda::Event> on_device;  // happens when the device has done all tensors so far
+  if (!TestEarlier(plan, &run_)) on_device = run_.launched.back()->on_device();
+  // A test may launch the collective.
+  if (queued_ >= kMostQueued) return false;
+  const bool ended = TestTask(plan, &run_.task, &run_);
+  if (!ended) {
+    if (!run_.task->launched()) return false;
+    on_device = run_.task->on_device();
+    queued_ += run_.task->queued();
   }
   KeepResult();
   // Continues after an error, too: the error may concern this rank only, and the other ranks continue.
-  task_ = NextTensor() ? &Lane::StartCollective : &Lane::CompletePlan;
+  const bool more = NextTensor();
+  if (more && !ended) run_.launched.push_back(std::move(run_.task));
+  if (more) {
+    task_ = &Lane::StartCollective;
+  } else if (ended && run_.launched.empty()) {
+    task_ = &Lane::CompletePlan;
+  } else {
+    NoteLaunched(on_device);
+  }
   return true;
 }
 
-void Lane::NoteLaunched() {
+void Lane::NoteLaunched(const std::shared_ptr<const cuda::Event>& on_device) {
   for (const control::PlanItem& item : plans_.front().items) {
-    if (item.op == control::kNoOp || !item.last_piece) continue;
+    if (item.op == control::kNoOp || !item.last_piece || !run_.status.ok()) continue;
     Operation* const operation = OperationTable::FromId(item.op);
-    if (operation->status.ok()) table_->NoteLaunched(operation, run_.task->on_device());
+    if (operation->status.ok()) table_->NoteLaunched(operation, on_device);
   }
-  launched_.push_back({std::move(plans_.front()), std::move(run_)});
+  launched_.push_back({std::move(plans_.front()), std::exchange(run_, Run())});
   plans_.pop_front();
   Advance();
 }
@@ -239,8 +273,9 @@ bool Lane::TestLaunched() {
   bool moved = false;
   while (!launched_.empty()) {
     Launched& oldest = launched_.front();
-    Status status;
-    if (!TestRun(oldest.plan, &oldest.run, &status)) return moved || oldest.run.task->progressed();
+    const bool ended = TestEarlier(oldest.plan, &oldest.run) &&
+                       (oldest.run.task == nullptr || TestLaunchedTask(oldest.plan, &oldest.run.task, &oldest.run));
+    if (!ended) return moved || oldest.run.oldest()->progressed();
     Complete(&oldest.plan, oldest.run);
     launched_.pop_front();
     // It is the next one's turn only now.
@@ -259,12 +294,14 @@ Status Lane::Named(const control::Plan& plan, const Status& status) {
 
 void Lane::KeepResult() {
   const control::Plan& plan = plans_.front();
+  const std::shared_ptr<cuda::DeviceBuffer> on_device = std::move(variable_.on_device);
   if (!run_.status.ok() || control::Fuses(plan.op) || !HasData(plan.op)) return;
   const control::PlanItem& item = plan.items[item_];
   if (item.op == control::kNoOp) return;
   Operation* operation = OperationTable::FromId(item.op);
   if (!result_.shape.empty()) result_.shape[0] = RowsReceived(*item.signature, operation->rows);
   result_.rows = variable_.rows;
+  result_.on_device = on_device;
   operation->results.push_back(std::move(result_));
 }
 
@@ -319,9 +356,9 @@ void Lane::Advance() {
   task_ = &Lane::StartCollective;
 }
 
-void Lane::MarkPhase(Run* run) {
+void Lane::MarkPhase(const data::CollectiveTask& task, Run* run) {
   if (!timeline_->on()) return;
-  int64_t& began_ns = run->phase_ns[static_cast<size_t>(run->task->phase())];
+  int64_t& began_ns = run->phase_ns[static_cast<size_t>(task.phase())];
   if (began_ns == 0) began_ns = NowNs();
 }
 
@@ -348,12 +385,13 @@ void Lane::Fail(const Status& why) {
   if (idle()) return;
   for (; !launched_.empty(); launched_.pop_front()) {
     Launched& oldest = launched_.front();
-    oldest.run.task.reset();
+    oldest.run.Drop();
     oldest.run.status = why;
     Complete(&oldest.plan, oldest.run);
   }
+  queued_ = 0;
   if (idle()) metrics_->lane_busy.End(NowNs());
-  run_.task.reset();
+  run_.Drop();
   while (!plans_.empty()) {
     run_.status = why;
     CompletePlan();
@@ -375,8 +413,8 @@ const Operation* Lane::Running() const {
 }
 
 bool Lane::awaits_tensors() const {
-  const Run& run = OldestRun();
-  return run.task != nullptr && run.task->phase() == observe::Phase::kWaitForData &&
+  const data::CollectiveTask* const task = OldestRun().oldest();
+  return task != nullptr && task->phase() == observe::Phase::kWaitForData &&
          OldestPlan()->device_class == wire::DeviceClass::kCuda;
 }
 

@@ -7,7 +7,8 @@
 // before it in the same lane; docs/decisions/ explains how a dependency engine can schedule the same tasks.
 //
 // A collective that a device runs is launched, that is, queued on the device, long before it is done. So the lane
-// starts the next plan behind it, and goes on testing the launched plans; they end in their order.
+// starts the next plan, or the plan's next tensor, behind it, and goes on testing what is launched; plans end in their
+// order.
 //
 // Threads: the driving thread. Owns its plans; the operation table owns the operations.
 #pragma once
@@ -59,15 +60,17 @@ class Lane {
   const Operation* Running() const;
   int64_t StillSinceNs() const { return OldestRun().still_since_ns; }
   void AddWaitingFor(std::vector<int>* ranks) const {
-    if (OldestRun().task != nullptr) OldestRun().task->AddWaitingFor(ranks);
+    if (OldestRun().oldest() != nullptr) OldestRun().oldest()->AddWaitingFor(ranks);
   }
-  std::string Details() const { return OldestRun().task != nullptr ? OldestRun().task->Details() : std::string(); }
+  std::string Details() const {
+    return OldestRun().oldest() != nullptr ? OldestRun().oldest()->Details() : std::string();
+  }
   // True if its collective waits for its own tensors to be computed, and not for other ranks.
   bool awaits_tensors() const;
   // True if a collective under way makes progress only when it is tested.
   bool must_poll() const {
     return (run_.task != nullptr && run_.task->must_poll()) ||
-           (!launched_.empty() && launched_.front().run.task->must_poll());
+           (!launched_.empty() && launched_.front().run.oldest()->must_poll());
   }
   // The name of the operation that completed last in this lane; empty: none.
   const std::string& last_done() const { return last_done_; }
@@ -79,7 +82,14 @@ class Lane {
 
   // A plan under way.
   struct Run {
-    std::unique_ptr<data::CollectiveTask> task;  // null between two collectives
+    std::unique_ptr<data::CollectiveTask> task;                 // null between two collectives
+    RingQueue<std::unique_ptr<data::CollectiveTask>> launched;  // of earlier tensors; not done yet
+    data::CollectiveTask* oldest() const { return launched.empty() ? task.get() : launched.at(0).get(); }
+    // Gives up the collectives. Then they no longer use the callers' memory.
+    void Drop() {
+      while (!launched.empty()) launched.pop_front();
+      task.reset();
+    }
     Status status;
     int64_t still_since_ns = 0;
     int64_t started_ns = 0;  // 0: not started, or no timeline
@@ -89,7 +99,9 @@ class Lane {
     control::Plan plan;
     Run run;
   };
-  static constexpr size_t kMostLaunched = 128;  // a launch blocks when the device's queue is full, at about 1,000
+  // Entries of the device's queue with which the next collective is launched. A launch blocks when the queue is full,
+  // at about 1,000, and so would the driving thread.
+  static constexpr int kMostQueued = 500;
 
   // Ready when the streams of the program have computed the CUDA tensors of all operations of the plan.
   class Computed : public data::Event {
@@ -114,11 +126,15 @@ class Lane {
   const Run& OldestRun() const { return launched_.empty() ? run_ : launched_.front().run; }
   // The plan of OldestRun; null: there is none.
   const control::Plan* OldestPlan() const;
-  // Tests the collective of `plan`, which `run` has started. True when it has ended; *status then has its result.
-  bool TestRun(const control::Plan& plan, Run* run, Status* status);
+  // Tests a collective of `run`, which runs `plan`. True when it has ended; *task is then null.
+  bool TestTask(const control::Plan& plan, std::unique_ptr<data::CollectiveTask>* task, Run* run);
+  // The same for one that is launched.
+  bool TestLaunchedTask(const control::Plan& plan, std::unique_ptr<data::CollectiveTask>* task, Run* run);
+  // Tests the collectives of the plan's earlier tensors; true when all have ended.
+  bool TestEarlier(const control::Plan& plan, Run* run);
   bool TestLaunched();
-  // Moves the plan at the front, which is launched, out of the way of the next one.
-  void NoteLaunched();
+  // Moves the plan at the front, which is launched, out of the way of the next one. `on_device` happens at its end.
+  void NoteLaunched(const std::shared_ptr<const cuda::Event>& on_device);
   // Gets ready for the next plan.
   void Advance();
   // Completes the operations whose last piece `plan` has, and keeps its memory for later plans.
@@ -139,7 +155,7 @@ class Lane {
   Status Inject(std::string_view place);
   void FinishItem(const control::Plan& plan, const Run& run, const control::PlanItem& item);
   // Records for the timeline.
-  void MarkPhase(Run* run);
+  void MarkPhase(const data::CollectiveTask& task, Run* run);
   void Trace(const control::Plan& plan, const Run& run, const control::PlanItem& item, const Operation& operation);
 
   data::Backend* const backend_;
@@ -152,6 +168,7 @@ class Lane {
 
   RingQueue<control::Plan> plans_;  // not launched yet
   RingQueue<Launched> launched_;
+  int queued_ = 0;  // of all launched collectives
   std::vector<control::Plan> spare_;
   Task task_ = &Lane::StartCollective;
   size_t item_ = 0;                                   // current item, for operations that do not fuse

@@ -44,6 +44,7 @@ using OwnedBytes = std::unique_ptr<std::byte, FreeDeleter>;
 // A result that the core allocated because its size depends on the other ranks.
 struct Result {
   OwnedBytes bytes;
+  std::shared_ptr<cuda::DeviceBuffer> on_device;  // has the elements; null: `bytes` has
   int64_t size_bytes = 0;
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;
@@ -99,10 +100,10 @@ struct Operation {
 
   // ---- written by the driving thread; other threads may read it once the operation is launched
   std::shared_ptr<const cuda::Event> on_device;  // happens when the device has done the operation
+  std::vector<Result> results;
 
   // ---- written by the driving thread; other threads may read it once the operation is done
   Status status;
-  std::vector<Result> results;
   int32_t last_joined = -1;
   uint64_t message = 0;            // of a message: its number among its sender's messages, once known
   std::atomic<uint32_t> state{0};  // an OperationState; futex word

@@ -20,7 +20,9 @@ constexpr size_t kBytesOfName = 96;
 constexpr size_t kManyGroups = 256;
 constexpr size_t kMostPending = 4096;  // limit of listed operations
 
-void Report(const std::function<void()>& report) {
+// A template, because a std::function would need memory.
+template <typename Call>
+void Report(Call report) {
   try {
     report();
   } catch (const std::bad_alloc&) {  // the flight record and the log then lack this failure
@@ -341,13 +343,14 @@ void OperationTable::ForgetSet(uint32_t process_set) {
   ++names_epoch_;
 }
 
-bool OperationTable::Release(Operation* operation) {
+bool OperationTable::Release(Operation* operation, std::vector<Result>* results) {
   MutexLock lock(mutex_);
   if (IsDone(*operation)) return false;
   // Finish must find room without allocating.
   const auto under_way = static_cast<size_t>(launched_.load());
   if (freed_.capacity() <= freed_.size() + under_way) freed_.reserve(2 * (freed_.size() + under_way) + 1);
   FreeNumber(operation);
+  *results = std::move(operation->results);
   return operation->released = true;
 }
 

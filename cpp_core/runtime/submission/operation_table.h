@@ -64,8 +64,8 @@ class OperationTable {
 
   // Returns null if the handle is unknown or consumed.
   Operation* Find(int64_t handle) HC_EXCLUDES(mutex_);
-  // The controller's identifier of an operation. A record lives until its handle is consumed, and by then the
-  // controller has dropped the identifier.
+  // The controller's identifier of an operation. A record lives until its handle is consumed and the operation
+  // is done; by then the controller has dropped the identifier.
   static uint64_t IdOf(Operation* operation) { return reinterpret_cast<uintptr_t>(operation); }
   static Operation* FromId(uint64_t id) { return reinterpret_cast<Operation*>(static_cast<uintptr_t>(id)); }
 
@@ -90,8 +90,8 @@ class OperationTable {
   // Consumes the handle and returns the record to the pool. The caller must have taken `owner` before.
   void Recycle(Operation* operation) HC_EXCLUDES(mutex_);
   // Consumes the handle of a launched operation that is not done. The table keeps the record and its owner until the
-  // device has done the operation. Returns false, with nothing changed, if it is done.
-  bool Release(Operation* operation) HC_EXCLUDES(mutex_);
+  // device has done the operation; *results gets its results. Returns false, with nothing changed, if it is done.
+  bool Release(Operation* operation, std::vector<Result>* results) HC_EXCLUDES(mutex_);
   // The number of launched operations that are not done.
   int launched() const { return launched_.load(); }
 

@@ -13,13 +13,8 @@ namespace {
 
 using testing::DeviceMemory;
 using testing::FakeDriver;
+using testing::Good;
 using testing::HeldStream;
-
-template <typename T>
-T Good(StatusOr<T> made) {
-  EXPECT_TRUE(made.ok()) << made.status().message();
-  return std::move(*made);
-}
 
 void WaitFor(const Event& event) {
   while (!Good(event.Happened())) {
@@ -166,6 +161,120 @@ TEST(PinnedMemoryTest, NoMemoryIsAnErrorThatSaysSo) {
     const auto none = PinnedMemory::Make(device);
     EXPECT_EQ(none.status().code(), StatusCode::kOutOfMemory);
     EXPECT_NE(none.status().message().find("CUDA device 0: cuMemHostAlloc failed"), std::string::npos);
+  });
+}
+
+TEST(DeviceBufferTest, IsUsedAgainForWhatFits) {
+  const auto device = FakeDriver::Get().device();
+  const Device::Scope scope(*device);
+  const auto stream = Good(Stream::Make(device));
+  const auto make = [&](int64_t bytes) { return Good(DeviceBuffer::Make(device, bytes, stream.get())); };
+  // Larger than the blocks of other tests of this process.
+  const std::byte* const large = make(int64_t{900} << 20)->data();
+  const uint64_t made = FakeDriver::Get().Calls("cuMemAlloc_v2");
+  for (const int64_t bytes : {800, 1000, 300}) EXPECT_EQ(make(bytes << 20)->data(), large) << bytes;
+  EXPECT_EQ(FakeDriver::Get().Calls("cuMemAlloc_v2"), made);
+  EXPECT_NE(make(int64_t{200} << 20)->data(), large) << "it is much larger";
+  EXPECT_NE(make(int64_t{1100} << 20)->data(), large);
+}
+
+TEST(DeviceBufferTest, TakesLittleForLittle) {
+  HC_IN_NEW_PROCESS({
+    const auto device = FakeDriver::Get().device();
+    const Device::Scope scope(*device);
+    const auto stream = Good(Stream::Make(device));
+    const auto bytes = [&](int64_t wanted) { return Good(DeviceBuffer::Make(device, wanted, stream.get()))->bytes(); };
+    EXPECT_EQ(bytes(1), 512);
+    EXPECT_EQ(bytes(10'000), 16 << 10);
+    EXPECT_EQ(bytes(2 << 20), 2 << 20);
+    EXPECT_EQ(bytes((2 << 20) + 1), 2 << 20 << 1);
+  });
+}
+
+TEST(DeviceBufferTest, IsNotUsedAgainWhileAnotherStreamUsesIt) {
+  const auto device = FakeDriver::Get().device();
+  HeldStream held;
+  const Device::Scope scope(*device);
+  const auto stream = Good(Stream::Make(device));
+  const auto make = [&] { return Good(DeviceBuffer::Make(device, 40 << 20, stream.get())); };
+  Event event = Good(Event::Make(device));
+  DeviceMemory target(100);
+  auto buffer = make();
+  const std::byte* const memory = buffer->data();
+  ASSERT_TRUE(buffer->CopyTo(target.data(), 100, held.handle()).ok());
+  EXPECT_FALSE(Good(buffer->Used()));
+  buffer.reset();
+  EXPECT_NE(make()->data(), memory);
+  ASSERT_TRUE(stream->Record(&event).ok());
+  WaitFor(event);  // nothing makes this stream wait
+  held.Release();
+  while (device->driver().StreamQuery(held.handle()) == kNotReady) {
+  }
+  const auto first = make(), second = make();
+  EXPECT_TRUE(first->data() == memory || second->data() == memory);
+}
+
+TEST(DeviceBufferTest, IsUsedAgainAtOnceOnItsOwnStream) {
+  const auto device = FakeDriver::Get().device();
+  HeldStream held;
+  const Device::Scope scope(*device);
+  const auto stream = Good(Stream::Make(device));
+  Event reached = Good(Event::Make(device));
+  ASSERT_TRUE(reached.Record(held.handle()).ok());
+  ASSERT_TRUE(stream->Await(reached).ok());
+  const std::byte* memory = nullptr;
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto buffer = Good(DeviceBuffer::Make(device, 80 << 20, stream.get()));
+    EXPECT_TRUE(memory == nullptr || buffer->data() == memory);
+    memory = buffer->data();
+    ASSERT_TRUE(stream->FillWithZeros(buffer->data(), 100).ok());
+    ASSERT_TRUE(buffer->NoteUses(stream.get()).ok());
+    EXPECT_FALSE(Good(buffer->Used()));
+  }
+  held.Release();
+}
+
+TEST(DeviceBufferTest, WithoutMemoryTheNextUserWaitsForTheLastUse) {
+  HC_IN_NEW_PROCESS({
+    setenv("FAKE_GPU_FAULTS", "cuMemAlloc_v2:3:2", 1);  // the first two are the target and the block
+    const auto device = FakeDriver::Get().device();
+    HeldStream held;
+    const Device::Scope scope(*device);
+    const auto stream = Good(Stream::Make(device));
+    Event event = Good(Event::Make(device));
+    DeviceMemory target(100);
+    auto buffer = Good(DeviceBuffer::Make(device, 100, stream.get()));
+    const std::byte* const memory = buffer->data();
+    EXPECT_TRUE(buffer->CopyTo(target.data(), 100, held.handle()).ok());
+    buffer.reset();
+    EXPECT_EQ(Good(DeviceBuffer::Make(device, 100, stream.get()))->data(), memory);
+    EXPECT_TRUE(stream->Record(&event).ok());
+    for (int i = 0; i < 100; ++i) EXPECT_FALSE(Good(event.Happened()));
+    held.Release();
+    WaitFor(event);
+  });
+}
+
+TEST(DeviceBufferTest, OneThatWasGivenUpIsNotUsedAgain) {
+  const auto device = FakeDriver::Get().device();
+  const Device::Scope scope(*device);
+  const auto stream = Good(Stream::Make(device));
+  auto buffer = Good(DeviceBuffer::Make(device, 200 << 20, stream.get()));
+  const std::byte* const memory = buffer->data();
+  buffer->GiveUp();
+  buffer.reset();
+  EXPECT_NE(Good(DeviceBuffer::Make(device, 200 << 20, stream.get()))->data(), memory);
+}
+
+TEST(DeviceBufferTest, NoMemoryIsAnErrorThatSaysSo) {
+  HC_IN_NEW_PROCESS({
+    setenv("FAKE_GPU_FAULTS", "cuMemAlloc_v2:1:2", 1);
+    const auto device = FakeDriver::Get().device();
+    const Device::Scope scope(*device);
+    const auto stream = Good(Stream::Make(device));
+    const auto none = DeviceBuffer::Make(device, 5, stream.get());
+    EXPECT_EQ(none.status().code(), StatusCode::kOutOfMemory);
+    EXPECT_NE(none.status().message().find("CUDA device 0: cuMemAlloc failed"), std::string::npos);
   });
 }
 

@@ -34,6 +34,13 @@ namespace horocache::cuda::testing {
 // Before any test, because the driver reads it when it is first used, and which test that is depends on what runs.
 inline const bool kSeeded = setenv("FAKE_GPU_SEED", "1", 0) == 0;
 
+// The value; without one the test fails.
+template <typename T>
+T Good(StatusOr<T> made) {
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return std::move(*made);
+}
+
 class FakeDriver {
  public:
   static const FakeDriver& Get() {

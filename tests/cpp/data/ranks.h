@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "cuda/fake_driver.h"
 #include "data/backend.h"
+#include "data/row_layout.h"
 #include "testing/fake_device_backend.h"
 
 namespace horocache::data::testing {
@@ -195,6 +196,33 @@ class OnDevice {
   std::vector<Copy> copies_;
 };
 
+// The number of seeds of the fake driver that a test tries. With a seed, the fake moves the work of streams within
+// calls, in an order drawn from it.
+inline uint64_t Interleavings() {
+  const char* const given = std::getenv("HC_TEST_INTERLEAVINGS");
+  return given == nullptr ? 300 : std::strtoull(given, nullptr, 10);
+}
+
+// Copies a result that the backend left on the device to data->result.
+inline void FetchResult(RankData* data, int rank) {
+  if (data->variable.on_device == nullptr) return;
+  int64_t rows = 0;
+  for (const int64_t from : data->variable.rows) rows += from;
+  const Collective& c = data->collective;
+  if (c.op == wire::Op::kReducescatter) rows = data->variable.rows[static_cast<size_t>(rank)];
+  if (!c.receive_starts.empty()) rows = ResultRows(c.receive_starts, c.receive_rows, data->variable.rows);
+  ++data->allocations;
+  data->result.resize(static_cast<size_t>(rows * c.row_elements) * DTypeBytes(c.dtype));
+  const auto device = cuda::testing::FakeDriver::Get().device();
+  const cuda::Device::Scope scope(*device);
+  const auto copy =
+      cuda::testing::FakeDriver::Get().Function<cuda::Code(void*, cuda::Address, size_t)>("cuMemcpyDtoH_v2");
+  EXPECT_EQ(
+      copy(data->result.data(), reinterpret_cast<cuda::Address>(data->variable.on_device->data()), data->result.size()),
+      cuda::kSuccess);
+  data->variable.on_device.reset();
+}
+
 // Starts one collective on every rank and tests all ranks in turn until all are finished.
 inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, std::vector<RankData>* data,
                                      int most_turns = 1000000) {
@@ -230,6 +258,7 @@ inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, s
     if (!any && (backend == "fakedevice" || backend == "nccl")) std::this_thread::yield();
   }
   for (OnDevice& tensors : on_device) tensors.Fetch();
+  for (size_t r = 0; r < data->size(); ++r) FetchResult(&(*data)[r], static_cast<int>(r));
   return statuses;
 }
 

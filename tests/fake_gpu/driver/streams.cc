@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "driver/driver.h"
 #include "driver/options.h"
@@ -103,19 +104,20 @@ std::vector<Stream*> AllStreams() {
   return streams;
 }
 
-// Runs one piece of work of a random stream; false if none can run.
+// Runs one piece of work of a random stream; false if none can run. Work runs without the lock, so that another thread
+// may have changed all streams since.
 bool Step(Lock* lock) {
-  std::vector<Stream*> runnable;
-  for (Stream* stream : AllStreams()) {
-    if (Runnable(*stream)) runnable.push_back(stream);
+  std::set<const Stream*> tried;
+  for (;;) {
+    std::vector<Stream*> runnable;
+    for (Stream* stream : AllStreams()) {
+      if (Runnable(*stream) && !tried.contains(stream)) runnable.push_back(stream);
+    }
+    if (runnable.empty()) return false;
+    Stream* const chosen = runnable[state().random() % runnable.size()];
+    if (RunFirst(lock, chosen)) return true;
+    tried.insert(chosen);
   }
-  while (!runnable.empty()) {
-    const size_t chosen = state().random() % runnable.size();
-    Stream* const stream = runnable[chosen];
-    if (RunFirst(lock, stream)) return true;
-    runnable.erase(runnable.begin() + static_cast<ptrdiff_t>(chosen));
-  }
-  return false;
 }
 
 // A stream that is captured cannot be asked or waited for; that ends the capture.

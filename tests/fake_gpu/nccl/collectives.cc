@@ -18,10 +18,13 @@ bool ConnectsLate() {
   return variable == nullptr || std::strcmp(variable, "0") != 0;
 }
 
-// The first call of a communicator connects the ranks, and messages connect each pair: this waits for the other ranks'
-// calls, in the calling thread.
-Result ConnectRanks(const std::vector<Pending>& calls) {
-  if (!ConnectsLate()) return ncclSuccess;
+// The first collective of a communicator connects the ranks, unless it did when it was made; the first message between
+// two ranks connects the pair. This waits for the other ranks' calls, in the calling thread.
+Result ConnectRanks(const std::vector<Pending>& all) {
+  std::vector<Pending> calls;
+  for (const Pending& call : all) {
+    if (ConnectsLate() || call.collective.description.kind == Kind::kNone) calls.push_back(call);
+  }
   for (const Pending& call : calls) {
     Segment::Slot& slot = call.communicator->segment->slots[call.communicator->rank];
     if (call.collective.description.kind != Kind::kNone) {

@@ -1,10 +1,12 @@
 """The packing kernels of the calibration agree with NumPy; an interpreter runs their PTX, without a GPU."""
 
+import re
+
 import numpy as np
 import pytest
 from ptx_interpreter import Interpreter
 
-from benchmarks.gpu import cuda_packing
+from benchmarks.gpu import cuda_packing, packing_kernels
 from benchmarks.gpu.packing_kernels import CASTS, PACK, RAW, SCALED, SIZES, UNPACK, Packer, kernel_name, kernels
 
 COUNTS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 130)
@@ -28,6 +30,15 @@ def test_a_kernel_writes_every_element_of_every_tensor_and_nothing_else(driver, 
     cases = 2 * len(cuda_packing.LAYOUTS)
     assert driver.launches == cases
     assert driver.stored == cases * sum(COUNTS) * SIZES[target], "some bytes are written twice"
+
+
+def test_the_library_has_the_kernels_that_were_tried_here():
+    assert packing_kernels.PRODUCT.read_text() == packing_kernels.product_ptx(), (
+        "python -m benchmarks.gpu.packing_kernels"
+    )
+    assert set(re.findall(r"entry (\w+)", packing_kernels.product_ptx())) == {
+        kernel_name(kind, kind) for kind in (*RAW, *SCALED)
+    }
 
 
 def test_a_kernel_exists_for_every_type_and_cast():

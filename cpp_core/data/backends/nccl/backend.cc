@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "control/signature.h"
 #include "data/backends/backends.h"
 #include "data/backends/nccl/link.h"
 #include "data/backends/nccl/task.h"
@@ -29,13 +30,15 @@ class NcclBackend : public Backend {
 
   std::unique_ptr<CollectiveTask> Start(Collective collective) override {
     if (!RunsByNccl(collective)) return link_.host().Start(std::move(collective));
-    return std::unique_ptr<CollectiveTask>(new (&link_) NcclTask(&link_, std::move(collective)));
+    return control::Fuses(collective.op) ? MakeNcclFused(&link_, std::move(collective))
+                                         : MakeNcclRows(&link_, std::move(collective));
   }
 
   const DataCounters& counters() const override {
     counters_ = link_.host().counters();
-    counters_.operations += link_.counters.operations - link_.connecting().operations;
-    counters_.payload_bytes += link_.counters.payload_bytes - link_.connecting().payload_bytes;
+    counters_.operations += link_.counters.operations - link_.on_host().operations;
+    counters_.bytes_copied += link_.counters.bytes_copied;
+    counters_.payload_bytes += link_.counters.payload_bytes - link_.on_host().payload_bytes;
     return counters_;
   }
 

@@ -1,5 +1,6 @@
 #include "data/backends/nccl/connector.h"
 
+#include <algorithm>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -14,10 +15,10 @@ std::string NoThread(const std::system_error& error) { return std::string("canno
 
 }  // namespace
 
-NcclConnector::NcclConnector(Backend* host, std::shared_ptr<const cuda::Nccl> nccl,
+NcclConnector::NcclConnector(StartOnHost start, std::shared_ptr<const cuda::Nccl> nccl,
                              std::shared_ptr<cuda::Device> device, Place place, int64_t limit_ns,
                              const control::RankNames* names)
-    : host_(*host),
+    : start_(std::move(start)),
       nccl_(std::move(nccl)),
       device_(std::move(device)),
       place_(std::move(place)),
@@ -104,27 +105,58 @@ bool NcclConnector::Connect() {
       return false;
     }
   }
-  failed_ = own_.ok() ? 2 * place_.ranks : late ? place_.ranks + place_.rank : place_.rank;
+  votes_.failed = own_.ok() ? 2 * place_.ranks : late ? place_.ranks + place_.rank : place_.rank;
+  Next(own_.ok() ? &NcclConnector::Compile : &NcclConnector::Compare);
+  return false;
+}
+
+// ---- 3. the kernels
+
+// The driver may let the call wait for the device's work, and other calls for it; so NCCL does not connect meanwhile.
+bool NcclConnector::Compile() {
+  if (compiling_ == nullptr) {
+    deadline_ns_ = NowNs() + std::min(limit_ns_, kMostCompileNs);
+    compiled_ = std::make_shared<Compiled>();
+    try {
+      compiling_ = std::make_unique<LimitedCall>("hc-cuda-compile", [compiled = compiled_, device = device_] {
+        const cuda::Device::Scope scope(*device);
+        if (scope.status().ok()) compiled->kernels = device->Packing();
+      });
+    } catch (const std::system_error& error) {
+      compiled_->kernels = Status(StatusCode::kAborted, NoThread(error));
+    }
+  }
+  if (compiling_ != nullptr && !compiling_->Returned()) {
+    if (NowNs() < deadline_ns_) return false;
+    why_unpacked_ = {StatusCode::kAborted,
+                     "the driver did not compile them within " + SecondsText(std::min(limit_ns_, kMostCompileNs))};
+  } else if (compiled_->kernels.ok()) {
+    packing_ = *compiled_->kernels;
+    votes_.has_kernels = 1;
+  } else {
+    why_unpacked_ = compiled_->kernels.status();
+  }
   Next(&NcclConnector::Compare);
   return false;
 }
 
-// ---- 3. the outcome
+// ---- 4. the outcome
 
 bool NcclConnector::Compare() {
-  const StatusOr<bool> done = Run(wire::Op::kAllreduce, DType::kInt32, -1, &failed_, 1);
+  const StatusOr<bool> done = Run(wire::Op::kAllreduce, DType::kInt32, -1, &votes_, sizeof votes_ / sizeof(int32_t));
   if (!done.ok() || !*done) return !done.ok() && End(done.status());
-  if (failed_ == 2 * place_.ranks) return End(Status::Ok());
-  failed_ %= place_.ranks;
+  if (votes_.has_kernels == 0) packing_ = nullptr;
+  if (votes_.failed == 2 * place_.ranks) return End(Status::Ok());
+  votes_.failed %= place_.ranks;
   own_.message().copy(reason_.text, kReasonBytes - 1);
   Next(&NcclConnector::Tell);
   return false;
 }
 
 bool NcclConnector::Tell() {
-  const StatusOr<bool> done = Run(wire::Op::kBroadcast, DType::kUint8, failed_, &reason_, sizeof reason_);
+  const StatusOr<bool> done = Run(wire::Op::kBroadcast, DType::kUint8, votes_.failed, &reason_, sizeof reason_);
   if (!done.ok() || !*done) return !done.ok() && End(done.status());
-  return EndWith(failed_, reason_);
+  return EndWith(votes_.failed, reason_);
 }
 
 StatusOr<bool> NcclConnector::Run(wire::Op op, DType dtype, int root, void* memory, int64_t count) {
@@ -136,10 +168,7 @@ StatusOr<bool> NcclConnector::Run(wire::Op op, DType dtype, int root, void* memo
     collective.root = root;
     collective.names = names_;
     collective.segments.push_back({static_cast<std::byte*>(memory), static_cast<std::byte*>(memory), count});
-    const DataCounters before = host_.counters();
-    task_ = host_.Start(std::move(collective));
-    counters_.operations += host_.counters().operations - before.operations;
-    counters_.payload_bytes += host_.counters().payload_bytes - before.payload_bytes;
+    task_ = start_(std::move(collective));
   }
   if (!task_->Test()) {
     progressed_ = task_->progressed();

@@ -5,7 +5,9 @@
 //
 //   1. Rank 0 of the set makes NCCL's unique id and broadcasts it.
 //   2. Every rank connects, on a thread of its own, with a limit.
-//   3. The ranks reduce "who failed" to the lowest rank that did. If there is one, it broadcasts why.
+//   3. A rank that has connected compiles the packing kernels, on a thread of its own, with a limit.
+//   4. The ranks reduce "who failed" to the lowest rank that did, and "who has the kernels". If a rank failed, the
+//      lowest one broadcasts why.
 //
 // So all ranks learn the same outcome, and go on together: with NCCL, or without it.
 //
@@ -14,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,8 +34,11 @@ class NcclConnector {
  public:
   using Place = cuda::NcclCommunicator::Place;
 
-  // Each call of NCCL may take `limit_ns`. `host` and `names` outlive the connector; `names` may be null.
-  NcclConnector(Backend* host, std::shared_ptr<const cuda::Nccl> nccl, std::shared_ptr<cuda::Device> device,
+  // Starts a collective of the backend for memory of the host.
+  using StartOnHost = std::function<std::unique_ptr<CollectiveTask>(Collective part)>;
+
+  // Each call of NCCL may take `limit_ns`. `names` outlives the connector, and may be null.
+  NcclConnector(StartOnHost start, std::shared_ptr<const cuda::Nccl> nccl, std::shared_ptr<cuda::Device> device,
                 Place place, int64_t limit_ns, const control::RankNames* names);
 
   // Aborts what has connected, unless it was taken: the other ranks may not know of it.
@@ -48,13 +54,16 @@ class NcclConnector {
 
   // The outcome, equal on all ranks unless the backend for the host failed.
   const Status& outcome() const { return outcome_; }
-  // The collectives of the host's backend, which its counters count, too.
-  const DataCounters& counters() const { return counters_; }
+  // The device's packing kernels; null if a rank has none.
+  const cuda::PackingKernels* packing() const { return packing_; }
+  // Why this rank has none; ok if it has.
+  const Status& why_unpacked() const { return why_unpacked_; }
   // The communicator; null if the outcome is an error.
   std::unique_ptr<cuda::NcclCommunicator> Take() { return std::move(communicator_); }
 
  private:
   static constexpr size_t kReasonBytes = 600;
+  static constexpr int64_t kMostCompileNs = 10'000'000'000;
   struct Reason {
     char text[kReasonBytes] = {};  // empty: there is none
   };
@@ -67,6 +76,7 @@ class NcclConnector {
   bool MakeId();
   bool SendId();
   bool Connect();
+  bool Compile();
   bool Compare();
   bool Tell();
   // Runs a collective of the host's backend on `count` elements in place; true once it is done.
@@ -74,7 +84,7 @@ class NcclConnector {
   bool End(Status outcome);
   bool EndWith(int rank, const Reason& reason);
 
-  Backend& host_;
+  const StartOnHost start_;
   const std::shared_ptr<const cuda::Nccl> nccl_;
   const std::shared_ptr<cuda::Device> device_;
   const Place place_;
@@ -90,12 +100,24 @@ class NcclConnector {
   Invitation invitation_;
   std::unique_ptr<cuda::NcclCommunicator> communicator_;
   Status own_;  // of this rank
-  // The lowest rank that failed; if none did, the number of ranks plus the lowest one that was late, because a rank
-  // that fails makes others late; else twice the number of ranks.
-  int32_t failed_ = 0;
+  // The result of the thread that compiles.
+  struct Compiled {
+    StatusOr<const cuda::PackingKernels*> kernels = NoMemoryError();  // until it has ended well
+  };
+  std::shared_ptr<Compiled> compiled_;
+  std::unique_ptr<LimitedCall> compiling_;
+  const cuda::PackingKernels* packing_ = nullptr;
+  Status why_unpacked_;
+  // Reduced to the minimum over the ranks.
+  struct Votes {
+    // The lowest rank that failed; if none did, the number of ranks plus the lowest one that was late, because a rank
+    // that fails makes others late; else twice the number of ranks.
+    int32_t failed = 0;
+    int32_t has_kernels = 0;
+  };
+  Votes votes_;
   Reason reason_;
   Status outcome_;
-  DataCounters counters_;
 };
 
 }  // namespace horocache::data

@@ -1,6 +1,8 @@
 #include "data/backends/nccl/link.h"
 
 #include <new>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
@@ -14,13 +16,28 @@ constexpr int64_t kQuietNapNs = 20'000;
 }  // namespace
 
 NcclLink::NcclLink(std::unique_ptr<Backend> host, int rank, int ranks, const BackendOptions& options)
-    : host_(std::move(host)), rank_(rank), ranks_(ranks), options_(options) {}
+    : host_(std::move(host)),
+      rank_(rank),
+      ranks_(ranks),
+      options_(options),
+      messages_connected_(static_cast<size_t>(ranks) + 1) {}
 
 NcclLink::~NcclLink() {
   try {
+    if (connecting_messages_ != nullptr)
+      Break({StatusCode::kAborted, "NCCL was given up while it connected the ranks"});
     if (!broken_.ok()) AwaitQuiet();
-  } catch (const std::bad_alloc&) {  // without memory this rank's part of the job ends anyway
+  } catch (const std::bad_alloc&) {  // this rank's part of the job ends anyway
+    Break(NoMemoryError());          // needs no memory
   }
+}
+
+std::unique_ptr<CollectiveTask> NcclLink::StartOnHost(Collective part) {
+  const DataCounters before = host_->counters();
+  std::unique_ptr<CollectiveTask> task = host_->Start(std::move(part));
+  on_host_.operations += host_->counters().operations - before.operations;
+  on_host_.payload_bytes += host_->counters().payload_bytes - before.payload_bytes;
+  return task;
 }
 
 // ---- connecting
@@ -33,14 +50,18 @@ bool NcclLink::Connect(int device, const control::RankNames* names) {
       Break(made);
       return true;
     }
-    connector_ = std::make_unique<NcclConnector>(host_.get(), options_.nccl.library, device_,
-                                                 NcclConnector::Place{rank_, ranks_, options_.nccl.name},
-                                                 options_.nccl.timeout_ns, names);
+    connector_ = std::make_unique<NcclConnector>(
+        [this](Collective part) { return StartOnHost(std::move(part)); }, options_.nccl.library, device_,
+        NcclConnector::Place{rank_, ranks_, options_.nccl.name}, options_.nccl.timeout_ns, names);
   }
   if (!connector_->Step()) return false;
   const std::unique_ptr<NcclConnector> ended = std::move(connector_);
   communicator_ = ended->Take();
-  connecting_ = ended->counters();
+  packing_ = ended->packing();
+  if (!ended->why_unpacked().ok() && options_.nccl.warn) {
+    options_.nccl.warn("small CUDA tensors are not packed on any rank, because this one has no kernels for it: " +
+                       Sentence(ended->why_unpacked().message()));
+  }
   connected_ = true;
   if (!host_->broken().ok()) {
     Break(host_->broken());
@@ -66,9 +87,78 @@ Status NcclLink::MakeStream(int device) {
   return made.status();
 }
 
+// ---- of a connected link
+
+StatusOr<bool> NcclLink::ConnectMessages(int root) {
+  const auto known = static_cast<size_t>(root + 1);
+  if (!connecting_messages_ && (messages_connected_.front() || messages_connected_[known])) return true;
+  if (connecting_messages_ == nullptr) {
+    HC_RETURN_IF_ERROR(StartFirstMessages(root));
+    return false;
+  }
+  if (!connecting_messages_->Returned()) {
+    if (NowNs() < messages_deadline_ns_) return false;
+    return Status(StatusCode::kAborted,
+                  "NCCL did not connect the ranks for messages within " + SecondsText(options_.nccl.timeout_ns));
+  }
+  connecting_messages_.reset();
+  HC_RETURN_IF_ERROR(first_messages_->status);
+  messages_connected_[known] = true;
+  return true;
+}
+
+// One byte between the root and each other rank, or between all ranks, in both directions.
+Status NcclLink::StartFirstMessages(int root) {
+  const cuda::Device::Scope scope(*device_);
+  HC_RETURN_IF_ERROR(scope.status());
+  StatusOr<std::byte*> bytes = Scratch(2 * int64_t{ranks_});
+  if (!bytes.ok()) return bytes.status();
+  first_messages_ = std::make_shared<FirstMessages>();
+  messages_deadline_ns_ = NowNs() + options_.nccl.timeout_ns;
+  stream_->Count(1);
+  const auto send = [nccl = options_.nccl.library, comm = communicator_->handle(), stream = stream_->handle(),
+                     memory = *bytes, rank = rank_, ranks = ranks_, root] {
+    Status status = nccl->Check(nccl->GroupStart(), "ncclGroupStart", comm);
+    if (!status.ok()) return status;
+    for (int peer = 0; peer < ranks && status.ok(); ++peer) {
+      if (peer == rank || (root >= 0 && rank != root && peer != root)) continue;
+      status = nccl->Check(nccl->Send(memory + peer, 1, cuda::kNcclUint8, peer, comm, stream), "ncclSend", comm);
+      if (status.ok()) {
+        status =
+            nccl->Check(nccl->Recv(memory + ranks + peer, 1, cuda::kNcclUint8, peer, comm, stream), "ncclRecv", comm);
+      }
+    }
+    const Status ended = nccl->Check(nccl->GroupEnd(), "ncclGroupEnd", comm);
+    return status.ok() ? ended : status;
+  };
+  try {
+    connecting_messages_ = std::make_unique<LimitedCall>(
+        "hc-nccl-pairs", [send, scratch = scratch_, device = device_, outcome = first_messages_] {
+          outcome->status = NoMemoryError();  // until it has ended well
+          const cuda::Device::Scope within(*device);
+          outcome->status = within.status().ok() ? send() : within.status();
+        });
+  } catch (const std::system_error& error) {
+    return {StatusCode::kAborted, std::string("cannot start a thread: ") + error.what()};
+  }
+  return Status::Ok();
+}
+
+StatusOr<std::byte*> NcclLink::Scratch(int64_t bytes) {
+  if (bytes > scratch_bytes_) {
+    if (scratch_ != nullptr) HC_RETURN_IF_ERROR(scratch_->NoteUses(stream_.get()));
+    StatusOr<std::shared_ptr<cuda::DeviceBuffer>> made = cuda::DeviceBuffer::Make(device_, bytes, stream_.get());
+    if (!made.ok()) return made.status();
+    scratch_ = std::move(*made);
+    scratch_bytes_ = scratch_->bytes();
+  }
+  return scratch_->data();
+}
+
 // ---- the end of work
 
 Status NcclLink::AsyncError() {
+  if (connecting_messages_ != nullptr) return Status::Ok();  // another thread uses the communicator
   Status error = communicator_->AsyncError();
   if (error.ok()) {
     error_since_ns_ = 0;
@@ -92,13 +182,17 @@ void NcclLink::Break(const Status& why) {
 
 bool NcclLink::Quiet() {
   if (stream_ == nullptr || quiet_deadline_ns_ == 0) return true;
-  if (communicator_ == nullptr || communicator_->AbortedBy(0)) {
+  const bool called = connecting_messages_ != nullptr && !connecting_messages_->Returned();
+  if (!called && (communicator_ == nullptr || communicator_->AbortedBy(0))) {
     const cuda::Device::Scope scope(*device_);
     if (!scope.status().ok() || stream_->idle()) return true;
   }
   if (NowNs() < quiet_deadline_ns_) return false;
+  gave_up_ = true;
   static_cast<void>(communicator_.release());
   static_cast<void>(stream_.release());
+  tables_.GiveUp();
+  if (scratch_ != nullptr) scratch_->GiveUp();
   given_up_ = {StatusCode::kAborted, "CUDA device " + std::to_string(device_->number()) +
                                          " did not end its work within " +
                                          SecondsText(static_cast<int64_t>(kPatienceSeconds * kNsPerS)) +

@@ -17,11 +17,13 @@
 
 #include "base/block_pool.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "cuda/device.h"
 #include "cuda/nccl.h"
 #include "cuda/nccl_communicator.h"
 #include "data/backend.h"
 #include "data/backends/nccl/connector.h"
+#include "data/backends/nccl/packing_tables.h"
 
 namespace horocache::data {
 
@@ -32,6 +34,8 @@ class NcclLink : public BlockPool {
   ~NcclLink();
 
   Backend& host() const { return *host_; }
+  // Starts a part of an operation by NCCL on the host. It does not count as an operation.
+  std::unique_ptr<CollectiveTask> StartOnHost(Collective part);
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
@@ -51,6 +55,17 @@ class NcclLink : public BlockPool {
   const std::shared_ptr<cuda::Device>& device() const { return device_; }
   cuda::Stream& stream() const { return *stream_; }
   cuda::NcclCommHandle comm() const { return communicator_->handle(); }
+  // The kernels that pack tensors; null: the device of some rank has none.
+  const cuda::PackingKernels* packing() const { return packing_; }
+  PackingTables& tables() { return tables_; }
+  // Does a bounded part of connecting each rank with the root for messages, or, if root is -1, all pairs; true once
+  // that has ended. NCCL would connect a pair in the call that launches its first message, and wait there for the other
+  // rank. After an error the link must be broken.
+  StatusOr<bool> ConnectMessages(int root);
+  bool connects_messages() const { return connecting_messages_ != nullptr; }
+  // Memory on the device for the operation that is queued now: at least `bytes`, up to the next call. Operations run
+  // one after the other, so all use the same. Requires a Scope.
+  StatusOr<std::byte*> Scratch(int64_t bytes);
   // An error of an operation under way, once it has lasted for kGraceNs: by then this rank knows by other ways whether
   // a rank has died, and reports that instead.
   Status AsyncError();
@@ -64,15 +79,17 @@ class NcclLink : public BlockPool {
   void AwaitQuiet();
   // Not ok, naming the device, if it was given up.
   const Status& given_up() const { return given_up_; }
+  bool gave_up() const { return gave_up_; }  // also if there was no memory for the text of given_up
 
-  DataCounters counters;  // of the operations by NCCL
-  const DataCounters& connecting() const { return connecting_; }
+  DataCounters counters;                                    // of the operations by NCCL
+  const DataCounters& on_host() const { return on_host_; }  // what the host's backend has done for NCCL
 
  private:
   static constexpr double kPatienceSeconds = 2;
   static constexpr int64_t kGraceNs = 1'000'000'000;
 
   Status MakeStream(int device);
+  Status StartFirstMessages(int root);
 
   const std::unique_ptr<Backend> host_;
   const int rank_, ranks_;
@@ -81,10 +98,23 @@ class NcclLink : public BlockPool {
   std::unique_ptr<cuda::Stream> stream_;
   std::unique_ptr<NcclConnector> connector_;  // while the ranks connect
   std::unique_ptr<cuda::NcclCommunicator> communicator_;
+  // Messages that connect the pairs, on a thread of their own.
+  struct FirstMessages {
+    Status status;
+  };
+  std::shared_ptr<FirstMessages> first_messages_;
+  std::unique_ptr<LimitedCall> connecting_messages_;
+  int64_t messages_deadline_ns_ = 0;
+  std::vector<bool> messages_connected_;  // by root + 1; the first one: all pairs
+  const cuda::PackingKernels* packing_ = nullptr;
+  PackingTables tables_;
+  std::shared_ptr<cuda::DeviceBuffer> scratch_;
+  int64_t scratch_bytes_ = 0;
   bool connected_ = false;
   Status refused_;
   Status broken_, given_up_;
-  DataCounters connecting_;        // of the host's backend, to connect
+  bool gave_up_ = false;
+  DataCounters on_host_;
   int64_t quiet_deadline_ns_ = 0;  // 0: not broken
   int64_t error_since_ns_ = 0;     // 0: none
 };

@@ -1,66 +1,34 @@
 #include "data/backends/nccl/task.h"
 
-#include <array>
-#include <cstring>
 #include <new>
-#include <optional>
 #include <utility>
 
-#include "data/kernels/widen.h"
+#include "control/signature.h"
 
 namespace horocache::data {
 namespace {
 
 constexpr unsigned kTestsPerQuestion = 32;  // tests of an operation for each question to NCCL about errors
 
-std::optional<cuda::NcclOperation> OperationOf(wire::ReduceOp operation) {
-  switch (operation) {
-    case wire::ReduceOp::kSum:
-    case wire::ReduceOp::kAverage:
-      return 0;
-    case wire::ReduceOp::kProduct:
-      return 1;
-    case wire::ReduceOp::kMax:
-      return 2;
-    case wire::ReduceOp::kMin:
-      return 3;
-    default:
-      return std::nullopt;
-  }
-}
-
-// The factor of each input of a sum or an average.
-double FactorOf(const Collective& collective, int ranks) {
-  const double scale = collective.prescale * collective.postscale;
-  return collective.reduce_op == wire::ReduceOp::kAverage ? scale / collective.Divisor(ranks) : scale;
-}
-
-// A number as an element of a dtype: NCCL reads a factor in the type of the data.
-std::array<std::byte, sizeof(double)> Element(DType dtype, double number) {
-  std::array<std::byte, sizeof(double)> element = {};
-  const auto single = static_cast<float>(number);
-  if (dtype == DType::kFloat64) {
-    std::memcpy(element.data(), &number, sizeof number);
-  } else if (dtype == DType::kFloat32) {
-    std::memcpy(element.data(), &single, sizeof single);
-  } else {
-    Narrow(dtype, reinterpret_cast<const std::byte*>(&single), element.data(), 1);
-  }
-  return element;
-}
-
 }  // namespace
 
 bool NcclTask::Runs(const Collective& collective, int ranks, bool deterministic) {
   // A rank that has joined may not even have a device.
   if (!collective.joined.empty()) return false;
-  if (collective.op == wire::Op::kBroadcast) return true;
-  if (collective.op != wire::Op::kAllreduce && collective.op != wire::Op::kReduce) return false;
-  if (deterministic || !cuda::NcclTypeOf(collective.dtype) || !OperationOf(collective.reduce_op)) return false;
-  // Factors are for sums of floating-point numbers: NCCL would round a factor for integers.
-  const bool sums = collective.reduce_op == wire::ReduceOp::kSum || collective.reduce_op == wire::ReduceOp::kAverage;
-  if (sums) return IsFloat(collective.dtype) || FactorOf(collective, ranks) == 1.0;
-  return collective.prescale == 1.0 && collective.postscale == 1.0;
+  switch (collective.op) {
+    case wire::Op::kBroadcast:
+    case wire::Op::kAllgather:
+    case wire::Op::kAlltoall:
+    case wire::Op::kGather:
+    case wire::Op::kScatter:
+      return true;
+    case wire::Op::kAllreduce:
+    case wire::Op::kReduce:
+    case wire::Op::kReducescatter:
+      return NcclReduction::Computes(collective, ranks, deterministic);
+    default:
+      return false;
+  }
 }
 
 NcclTask::NcclTask(NcclLink* link, Collective collective)
@@ -78,6 +46,7 @@ NcclTask::~NcclTask() {
   } catch (const std::bad_alloc&) {
     link_.Break(NoMemoryError());  // needs no memory
   }
+  GiveUpResult();
 }
 
 bool NcclTask::Test() {
@@ -92,7 +61,7 @@ bool NcclTask::Test() {
 }
 
 bool NcclTask::Begin() {
-  if (total_ == 0) return Done(Status::Ok());
+  if (total_ == 0 && control::Fuses(collective_.op)) return Done(Status::Ok());  // on all ranks
   if (!link_.Connect(collective_.device, collective_.names)) {
     progressed_ = link_.connector()->progressed();
     return false;
@@ -103,6 +72,7 @@ bool NcclTask::Begin() {
     on_host_ = link_.host().Start(std::move(collective_));
     return false;
   }
+  if (!Prepare()) return done_;
   progressed_ = true;
   const Status launched = Launch();
   if (launched.ok()) return false;
@@ -113,6 +83,7 @@ bool NcclTask::Begin() {
 Status NcclTask::Launch() {
   const cuda::Device::Scope scope(*link_.device());
   HC_RETURN_IF_ERROR(scope.status());
+  const uint64_t entries = link_.stream().entries();
   if (collective_.ready != nullptr) {
     HC_RETURN_IF_ERROR(collective_.ready->HoldBack(&link_.stream(), &waits_for_tensors_));
   }
@@ -130,63 +101,27 @@ Status NcclTask::Launch() {
   HC_RETURN_IF_ERROR(QueueAll());
   ++link_.counters.operations;
   link_.counters.payload_bytes += static_cast<uint64_t>(total_ * element_bytes_);
-  return link_.stream().Record(ended_.get());
+  HC_RETURN_IF_ERROR(link_.stream().Record(ended_.get()));
+  queued_ = static_cast<int>(link_.stream().entries() - entries);
+  result_.reset();  // its next user waits for what is queued
+  return Status::Ok();
 }
 
-Status NcclTask::QueueAll() {
+Status NcclTask::QueueGroup(double factor) {
   const cuda::Nccl& nccl = link_.nccl();
   const cuda::NcclCommHandle comm = link_.comm();
-  cuda::NcclOperation operation = 0;
-  bool created = false;
-  if (collective_.op != wire::Op::kBroadcast) {
-    operation = *OperationOf(collective_.reduce_op);
-    const bool sums = operation == 0;
-    const double factor = sums ? FactorOf(collective_, link_.ranks()) : 1.0;
-    if (factor != 1.0) {
-      auto element = Element(collective_.dtype, factor);
-      const cuda::NcclResult result = nccl.RedOpCreatePreMulSum(
-          &operation, element.data(), *cuda::NcclTypeOf(collective_.dtype), cuda::kNcclScalarOnHost, comm);
-      HC_RETURN_IF_ERROR(nccl.Check(result, "ncclRedOpCreatePreMulSum", comm));
-      created = true;
-    }
-  }
+  NcclReduction reduction;
+  if (wire::HasReduceOp(collective_.op)) HC_RETURN_IF_ERROR(reduction.Make(nccl, comm, collective_, factor));
   Status status = nccl.Check(nccl.GroupStart(), "ncclGroupStart", comm);
   if (status.ok()) {
-    for (const Segment& segment : collective_.segments) {
-      if (status.ok() && segment.count > 0) status = QueueOne(segment, operation);
-    }
+    status = QueueCalls(reduction);
+    link_.stream().Count(1);  // NCCL fuses the calls of a group, mostly into one kernel
     // Also after an error, because a group belongs to the thread.
     const Status ended = nccl.Check(nccl.GroupEnd(), "ncclGroupEnd", comm);
     if (status.ok()) status = ended;
   }
-  if (created) {
-    const Status destroyed = nccl.Check(nccl.RedOpDestroy(operation, comm), "ncclRedOpDestroy", comm);
-    if (status.ok()) status = destroyed;
-  }
-  return status;
-}
-
-Status NcclTask::QueueOne(const Segment& segment, cuda::NcclOperation operation) {
-  const cuda::Nccl& nccl = link_.nccl();
-  const cuda::NcclCommHandle comm = link_.comm();
-  const cuda::StreamHandle stream = link_.stream().handle();
-  const auto count = static_cast<size_t>(segment.count);
-  if (collective_.op == wire::Op::kBroadcast) {
-    // Bytes, so that it works for every type. The root's tensor may have no result, or itself.
-    std::byte* const output = segment.output != nullptr ? segment.output : const_cast<std::byte*>(segment.input);
-    const std::byte* const input = segment.input != nullptr ? segment.input : output;
-    return nccl.Check(nccl.Broadcast(input, output, count * static_cast<size_t>(element_bytes_), cuda::kNcclUint8,
-                                     collective_.root, comm, stream),
-                      "ncclBroadcast", comm);
-  }
-  const cuda::NcclDataType type = *cuda::NcclTypeOf(collective_.dtype);
-  if (collective_.op == wire::Op::kReduce) {
-    return nccl.Check(
-        nccl.Reduce(segment.input, segment.output, count, type, operation, collective_.root, comm, stream),
-        "ncclReduce", comm);
-  }
-  return nccl.Check(nccl.AllReduce(segment.input, segment.output, count, type, operation, comm, stream),
-                    "ncclAllReduce", comm);
+  const Status destroyed = reduction.Destroy(nccl, comm);
+  return status.ok() ? destroyed : status;
 }
 
 bool NcclTask::TestEnd() {
@@ -218,7 +153,12 @@ bool NcclTask::TestEnd() {
 
 bool NcclTask::EndBroken() {
   if (launched_ && !link_.Quiet()) return false;
+  GiveUpResult();
   return Done(link_.broken());
+}
+
+void NcclTask::GiveUpResult() noexcept {
+  if (link_.gave_up() && result_ != nullptr) result_->GiveUp();
 }
 
 bool NcclTask::Done(Status status) {

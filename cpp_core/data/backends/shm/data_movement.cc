@@ -192,6 +192,7 @@ StatusOr<ReceivePlan> ShmDataMovement::PlanOf(int rank, const std::vector<int64_
   theirs.dtype = collective_.dtype;
   theirs.root = collective_.root;
   theirs.row_elements = collective_.row_elements;
+  theirs.elements_elsewhere = collective_.elements_elsewhere;
   theirs.joined = collective_.joined;
   theirs.names = collective_.names;
   const int64_t* from = port_.expectations(rank, Number(0));

@@ -15,6 +15,7 @@ struct Script {
   bool launched = false;
   bool done = false;
   bool alive = false;  // it is under way
+  std::shared_ptr<const cuda::Event> on_device = std::make_shared<const cuda::Event>();
   Status status;
 };
 
@@ -26,6 +27,8 @@ class ScriptedTask : public data::CollectiveTask {
   Status status() const override { return script_.status; }
   bool progressed() const override { return false; }
   bool launched() const override { return script_.launched; }
+  int queued() const override { return 10; }
+  std::shared_ptr<const cuda::Event> on_device() const override { return script_.on_device; }
 
  private:
   Script& script_;
@@ -34,7 +37,9 @@ class ScriptedTask : public data::CollectiveTask {
 class ScriptedBackend : public data::Backend {
  public:
   const control::BackendTraits& traits() const override { return traits_; }
-  Status Supports(const data::Collective&) const override { return Status::Ok(); }
+  Status Supports(const data::Collective&) const override {
+    return scripts.size() == refuses_at ? UnsupportedError("refused") : Status::Ok();
+  }
   std::unique_ptr<data::CollectiveTask> Start(data::Collective) override {
     scripts.push_back(std::make_unique<Script>());
     return std::make_unique<ScriptedTask>(scripts.back().get());
@@ -44,6 +49,7 @@ class ScriptedBackend : public data::Backend {
 
   std::vector<std::unique_ptr<Script>> scripts;  // of the collectives that have been started
   Status why_broken;
+  size_t refuses_at = 1'000'000;  // the number of this collective
 
  private:
   const control::BackendTraits traits_{};
@@ -52,15 +58,15 @@ class ScriptedBackend : public data::Backend {
 
 class LaneTest : public ::testing::Test {
  protected:
-  // Queues an allreduce of its own.
-  Operation* Enqueue(const std::string& name, wire::Op op = wire::Op::kAllreduce) {
+  // Queues an operation that is not fused with others.
+  Operation* Enqueue(const std::string& name, wire::Op op = wire::Op::kAllreduce, int tensors = 1) {
     Operation* const operation = table_.New();
     auto signature = std::make_shared<wire::Signature>();
     signature->op = op;
     signature->name = name;
-    signature->tensors = {{name, DType::kFloat32, {1}}};
+    for (int i = 0; i < tensors; ++i) signature->tensors.push_back({name, DType::kFloat32, {1}});
     operation->request.signature = *signature;
-    operation->tensors = {{data_, data_, 1, 1}};
+    operation->tensors.assign(static_cast<size_t>(tensors), {data_, data_, 1, 1});
     bool first = false;
     EXPECT_TRUE(table_.Add(operation, 0, &first).ok());
     control::Plan plan;
@@ -68,7 +74,7 @@ class LaneTest : public ::testing::Test {
     control::PlanItem item;
     item.op = OperationTable::IdOf(operation);
     item.signature = std::move(signature);
-    item.num_tensors = 1;
+    item.num_tensors = tensors;
     plan.items.push_back(std::move(item));
     lane_.Enqueue(&plan);
     return operation;
@@ -110,6 +116,7 @@ TEST_F(LaneTest, ALaunchedOperationMakesRoomForTheNext) {
   EXPECT_EQ(started(), 2u);
   EXPECT_TRUE(Reached(*a, OperationState::kLaunched));
   EXPECT_FALSE(IsDone(*a) || Reached(*b, OperationState::kLaunched));
+  EXPECT_EQ(a->on_device, script(0).on_device);
   EXPECT_EQ(lane_.Running(), a) << "reports name the oldest";
   script(0).done = true;
   StepUntilStill();
@@ -133,6 +140,102 @@ TEST_F(LaneTest, LaunchedOperationsEndInTheirOrder) {
   for (const Operation* operation : operations) EXPECT_TRUE(IsDone(*operation));
   EXPECT_TRUE(lane_.idle());
   EXPECT_EQ(lane_.last_done(), "c");
+}
+
+TEST_F(LaneTest, TheTensorsOfAGroupAreLaunchedBehindEachOther) {
+  Operation* const a = Enqueue("a", wire::Op::kAllgather, 3);
+  Operation* const b = Enqueue("b");
+  for (size_t i = 0; i < 3; ++i) {
+    StepUntilStill();
+    EXPECT_EQ(started(), i + 1);
+    EXPECT_FALSE(Reached(*a, OperationState::kLaunched));
+    script(i).launched = true;
+  }
+  StepUntilStill();
+  EXPECT_EQ(started(), 4u);
+  EXPECT_TRUE(Reached(*a, OperationState::kLaunched));
+  EXPECT_EQ(a->on_device, script(2).on_device);
+  EXPECT_EQ(a->results.size(), 3u) << "a caller that goes on takes them";
+  script(1).done = script(2).done = script(3).done = true;
+  StepUntilStill();
+  EXPECT_FALSE(IsDone(*a) || IsDone(*b));
+  script(0).done = true;
+  StepUntilStill();
+  EXPECT_TRUE(IsDone(*a) && IsDone(*b));
+  EXPECT_TRUE(lane_.idle());
+}
+
+TEST_F(LaneTest, AGroupWhoseLastTensorTheHostHasDoneWaitsForTheOthersOnTheDevice) {
+  Operation* const a = Enqueue("a", wire::Op::kAllgather, 2);
+  StepUntilStill();
+  script(0).launched = true;
+  StepUntilStill();
+  script(1).done = true;
+  StepUntilStill();
+  EXPECT_TRUE(Reached(*a, OperationState::kLaunched) && !IsDone(*a));
+  EXPECT_EQ(a->on_device, script(0).on_device);
+  script(0).done = true;
+  StepUntilStill();
+  EXPECT_TRUE(IsDone(*a));
+}
+
+TEST_F(LaneTest, AGroupWhoseLastTensorFailsEndsWhenTheDeviceIsDoneWithTheOthers) {
+  Operation* const a = Enqueue("a", wire::Op::kAllgather, 2);
+  Operation* const b = Enqueue("b");
+  StepUntilStill();
+  script(0).launched = true;
+  StepUntilStill();
+  script(1).done = true;
+  script(1).status = InvalidArgumentError("no");
+  StepUntilStill();
+  EXPECT_FALSE(Reached(*a, OperationState::kLaunched)) << "it has failed";
+  EXPECT_EQ(started(), 3u) << "the next operation may be launched";
+  script(0).done = true;
+  StepUntilStill();
+  EXPECT_TRUE(IsDone(*a) && !IsDone(*b));
+  EXPECT_NE(a->status.message().find("'a'"), std::string::npos) << a->status.message();
+}
+
+TEST_F(LaneTest, AGroupWhoseLastTensorIsRefusedEndsWhenTheDeviceIsDoneWithTheOthers) {
+  Operation* const a = Enqueue("a", wire::Op::kAllgather, 2);
+  backend_.refuses_at = 1;
+  StepUntilStill();
+  script(0).launched = true;
+  StepUntilStill();
+  EXPECT_FALSE(Reached(*a, OperationState::kLaunched) || lane_.idle());
+  backend_.refuses_at = 100;
+  Operation* const b = Enqueue("b");
+  StepUntilStill();
+  script(1).launched = script(1).done = true;
+  StepUntilStill();
+  EXPECT_FALSE(IsDone(*a) || IsDone(*b));
+  script(0).done = true;
+  StepUntilStill();
+  EXPECT_EQ(a->status.code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(IsDone(*b) && b->status.ok());
+}
+
+TEST_F(LaneTest, TheTensorsOfGroupsCountInTheDevicesQueue) {
+  for (const char* name : {"a", "b", "c"}) Enqueue(name, wire::Op::kAllgather, 30);
+  for (size_t i = 0; i < 90; ++i) {
+    StepUntilStill();
+    if (started() <= i) break;
+    script(i).launched = true;
+  }
+  EXPECT_EQ(started(), 51u);
+  script(0).done = true;  // of the first group
+  StepUntilStill();
+  EXPECT_EQ(started(), 52u);
+}
+
+TEST_F(LaneTest, FailGivesUpAllTensorsOfAGroup) {
+  Operation* const a = Enqueue("a", wire::Op::kAllgather, 3);
+  StepUntilStill();
+  script(0).launched = true;
+  StepUntilStill();
+  lane_.Fail({StatusCode::kPeerLost, "rank 1 is gone"});
+  EXPECT_EQ(a->status.code(), StatusCode::kPeerLost);
+  EXPECT_FALSE(script(0).alive || script(1).alive);
 }
 
 // Pieces of one group may go different ways.
@@ -203,10 +306,10 @@ TEST_F(LaneTest, ALimitedNumberIsLaunched) {
     if (started() <= i) break;
     script(i).launched = true;
   }
-  EXPECT_EQ(started(), 129u);  // 128 and the one that cannot make room
+  EXPECT_EQ(started(), 51u);  // 500 entries of the device's queue, and the one that must wait
   script(0).done = true;
   StepUntilStill();
-  EXPECT_EQ(started(), 130u);
+  EXPECT_EQ(started(), 52u);
 }
 
 TEST_F(LaneTest, TheClockOfALaunchedOperationBeginsWhenItIsTheOldest) {
@@ -216,6 +319,19 @@ TEST_F(LaneTest, TheClockOfALaunchedOperationBeginsWhenItIsTheOldest) {
   script(0).launched = true;
   StepUntilStill();
   script(1).launched = true;
+  StepUntilStill();
+  const int64_t before = lane_.StillSinceNs();
+  script(0).done = true;
+  StepUntilStill();
+  EXPECT_GT(lane_.StillSinceNs(), before);
+}
+
+TEST_F(LaneTest, TheClockBeginsAnewWithEachTensorOfALaunchedGroup) {
+  Enqueue("a", wire::Op::kAllgather, 2);
+  for (size_t i = 0; i < 2; ++i) {
+    StepUntilStill();
+    script(i).launched = true;
+  }
   StepUntilStill();
   const int64_t before = lane_.StillSinceNs();
   script(0).done = true;

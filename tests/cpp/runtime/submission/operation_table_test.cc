@@ -35,6 +35,7 @@ class OperationTableTest : public ::testing::Test {
 
   std::vector<std::string> failures_, unseen_;
   int freed_ = 0;
+  std::vector<Result> results_;
   OperationTable table_{&recorder_,
                         &metrics_,
                         {.on_failure = [this](const Status& why) { failures_.push_back(why.message()); },
@@ -275,7 +276,7 @@ TEST_F(OperationTableTest, AReleasedOperationKeepsItsOwnerUntilItIsDone) {
   Operation* const operation = Make("a");
   operation->owner = &tensor;
   const int64_t handle = Launch(operation)->handle;
-  ASSERT_TRUE(table_.Release(operation));
+  ASSERT_TRUE(table_.Release(operation, &results_));
   EXPECT_EQ(table_.Find(handle), nullptr);
   EXPECT_EQ(table_.launched(), 1);
   EXPECT_EQ(table_.Pending().size(), 1u);
@@ -296,7 +297,7 @@ TEST_F(OperationTableTest, AReleasedOperationKeepsItsOwnerUntilItIsDone) {
 TEST_F(OperationTableTest, AnOperationThatIsDoneCannotBeReleased) {
   Operation* const operation = Launch(Make("a"));
   table_.Finish(operation, InvalidArgumentError("no"));
-  EXPECT_FALSE(table_.Release(operation));
+  EXPECT_FALSE(table_.Release(operation, &results_));
   EXPECT_EQ(operation->status.message(), "no");
   EXPECT_EQ(failures_, std::vector<std::string>{"no"});
   EXPECT_TRUE(unseen_.empty()) << "the caller sees it";
@@ -304,7 +305,7 @@ TEST_F(OperationTableTest, AnOperationThatIsDoneCannotBeReleased) {
 
 TEST_F(OperationTableTest, AFailureOfAReleasedOperationIsUnseen) {
   Operation* const operation = Launch(Make("a"));
-  ASSERT_TRUE(table_.Release(operation));
+  ASSERT_TRUE(table_.Release(operation, &results_));
   table_.FailAll({StatusCode::kPeerLost, "rank 1 is gone"});
   EXPECT_EQ(failures_, std::vector<std::string>{"rank 1 is gone"});
   EXPECT_EQ(unseen_, failures_);
@@ -315,7 +316,7 @@ TEST_F(OperationTableTest, AnAutomaticNumberIsFreeOnceTheHandleIsConsumed) {
   Operation* const zero = Launch(Make(""));
   Operation* const one = Launch(Make(""));
   EXPECT_EQ(one->request.signature.name, "allreduce.noname.1") << "0 is launched, but its handle is not consumed";
-  ASSERT_TRUE(table_.Release(zero));
+  ASSERT_TRUE(table_.Release(zero, &results_));
   Operation* const again = Make("");
   ASSERT_TRUE(Add(again).ok());
   EXPECT_EQ(again->request.signature.name, "allreduce.noname.0") << "although the device is not done";

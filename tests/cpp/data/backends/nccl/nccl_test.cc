@@ -99,6 +99,24 @@ class ProgramEvent : public Event {
   std::optional<cuda::StreamEvent> event_;
 };
 
+// A tensor with these numbers of rows on each rank, whose result the backend allocates.
+std::vector<RankData> RowsOnRanks(const Collective& collective, const std::vector<int64_t>& rows, uint64_t seed) {
+  std::vector<RankData> data(rows.size());
+  for (size_t r = 0; r < rows.size(); ++r) {
+    data[r].collective = collective;
+    data[r].collective.device_class = wire::DeviceClass::kCuda;
+    data[r].inputs.push_back(SmallNumbers(collective.dtype, rows[r] * collective.row_elements, seed + r));
+    testing::BindVariable(&data[r]);
+  }
+  return data;
+}
+
+Bytes Together(const std::vector<RankData>& data) {
+  Bytes all;
+  for (const RankData& mine : data) all.insert(all.end(), mine.result.begin(), mine.result.end());
+  return all;
+}
+
 uint64_t Calls(const char* function) { return FakeDriver::Get().Calls(function); }
 
 TEST(NcclBackendTest, ReducesEveryTypeByEveryOperation) {
@@ -143,21 +161,214 @@ TEST(NcclBackendTest, AppliesFactorsOnce) {
   }
 }
 
-TEST(NcclBackendTest, AGroupIsOneCallAndTwoEventsAndASteadyStateMakesNothing) {
+TEST(NcclBackendTest, AGroupIsTwoLaunchesAndAFewCallsAndASteadyStateMakesNothing) {
   Ranks ranks(2);
-  const auto run = [&ranks] {
-    std::vector<RankData> data = OnRanks(2, {}, {10, 20, 30}, 1);
-    for (const Status& status : testing::RunInTurn(&ranks, "nccl", &data)) ASSERT_TRUE(status.ok());
+  std::vector<RankData> data = OnRanks(2, {}, {10, 0, 20, 30, 2 << 20}, 1);  // the last one is too large to be packed
+  std::vector<Collective> collectives = {data[0].collective, data[1].collective};
+  std::vector<OnDevice> tensors;
+  for (Collective& collective : collectives) tensors.emplace_back(&collective);
+  const auto run = [&] {
+    std::vector<std::unique_ptr<CollectiveTask>> tasks;
+    for (int r = 0; r < 2; ++r) tasks.push_back(ranks.backend(r, "nccl").Start(collectives[static_cast<size_t>(r)]));
+    std::vector<bool> done(2);
+    while (!done[0] || !done[1]) {
+      for (size_t r = 0; r < 2; ++r) done[r] = done[r] || tasks[r]->Test();
+    }
+    for (const auto& task : tasks) ASSERT_TRUE(task->status().ok()) << task->status().message();
   };
   run();
-  const std::vector<const char*> names = {
-      "ncclGroupEnd",          "ncclAllReduce", "cuEventRecord", "cuEventCreate", "cuStreamCreateWithPriority",
-      "ncclCommInitRankConfig"};
+  const std::vector<const char*> names = {"ncclGroupEnd",         "ncclAllReduce",  "cuLaunchKernel",
+                                          "cuMemcpyHtoDAsync_v2", "cuEventRecord",  "cuEventCreate",
+                                          "cuMemAlloc_v2",        "cuMemHostAlloc", "ncclRedOpCreatePreMulSum"};
   std::vector<uint64_t> before;
   for (const char* name : names) before.push_back(Calls(name));
   for (int i = 0; i < 5; ++i) run();
-  const std::vector<uint64_t> expected = {10, 30, 10, 0, 0, 0};
+  const std::vector<uint64_t> expected = {10, 20, 20, 0, 10, 0, 0, 0, 0};
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(Calls(names[i]) - before[i], expected[i]) << names[i];
+  for (OnDevice& mine : tensors) mine.Fetch();
+  for (const RankData& mine : data) {
+    for (size_t i = 0; i < 5; ++i) ASSERT_TRUE(mine.outputs[i] == Expected(data, i)) << i;
+  }
+}
+
+TEST(NcclBackendTest, NoRankPacksWhereOneCannot) {
+  HC_IN_NEW_PROCESS({
+    setenv("FAKE_GPU_FAULTS", "cuModuleLoadData:1:222", 1);  // of one of the ranks
+    Ranks ranks(2);
+    std::vector<RankData> data = OnRanks(2, {}, {10, 20, 30}, 1);
+    for (const Status& status : testing::RunInTurn(&ranks, "nccl", &data)) EXPECT_TRUE(status.ok());
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(data[1].outputs[i] == Expected(data, i)) << i;
+    EXPECT_EQ(Calls("ncclAllReduce"), 6u);
+    EXPECT_EQ(Calls("cuLaunchKernel"), 0u);
+  });
+}
+
+TEST(NcclBackendTest, WhatATensorIsFusedWithDoesNotChangeItsBits) {
+  Ranks ranks(3);
+  const auto run = [&ranks](std::vector<RankData>* data) {
+    for (RankData& mine : *data) testing::Bind(&mine);
+    for (const Status& status : testing::RunInTurn(&ranks, "nccl", data)) ASSERT_TRUE(status.ok());
+  };
+  for (const DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+    for (const Op op : {Op::kAllreduce, Op::kReduce}) {
+      Collective collective;
+      collective.op = op;
+      collective.root = op == Op::kReduce ? 2 : -1;
+      collective.dtype = dtype;
+      collective.reduce_op = ReduceOp::kAverage;
+      collective.prescale = 0.7;
+      const bool large = dtype == DType::kFloat16 && op == Op::kAllreduce;  // the last one is not packed
+      std::vector<RankData> fused = OnRanks(3, collective, {100, 3, large ? 2200000 : 50}, 5);
+      run(&fused);
+      for (size_t i = 0; i < 3; ++i) {
+        std::vector<RankData> alone = OnRanks(3, collective, {1}, 5);
+        for (size_t r = 0; r < 3; ++r) {
+          alone[r].inputs[0] = fused[r].inputs[i];
+          alone[r].outputs[0].resize(alone[r].inputs[0].size());
+        }
+        run(&alone);
+        for (size_t r = op == Op::kReduce ? 2 : 0; r < 3; ++r) {
+          EXPECT_TRUE(alone[r].outputs[0] == fused[r].outputs[i]) << DTypeName(dtype) << " " << i << " rank " << r;
+        }
+      }
+    }
+  }
+}
+
+TEST(NcclBackendTest, TensorsThatLieAsTheFlatArrayAreNotCopied) {
+  Ranks ranks(2);
+  const std::vector<int64_t> counts = {3, 100, 20};  // the flat array has those of whole vectors first: 100, 20, 3
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+    Collective collective;
+    collective.reduce_op = op;
+    std::vector<RankData> data = OnRanks(2, collective, counts, 3);
+    const std::vector<size_t> order = {1, 2, 0};
+    cuda::testing::DeviceMemory flat(123 * sizeof(float));
+    Bytes together;
+    for (const size_t i : order) together.insert(together.end(), data[0].inputs[i].begin(), data[0].inputs[i].end());
+    flat.Write(together.data());
+    std::vector<Collective> collectives = {data[0].collective, data[1].collective};
+    std::byte* next = flat.data();
+    for (const size_t i : order) {
+      collectives[0].segments[i] = {next, next, counts[i]};
+      next += data[0].inputs[i].size();
+    }
+    OnDevice elsewhere(&collectives[1]);
+    const uint64_t launched = Calls("cuLaunchKernel");
+    std::vector<std::unique_ptr<CollectiveTask>> tasks;
+    for (int r = 0; r < 2; ++r) tasks.push_back(ranks.backend(r, "nccl").Start(collectives[static_cast<size_t>(r)]));
+    std::vector<bool> done(2);
+    while (!done[0] || !done[1]) {
+      for (size_t r = 0; r < 2; ++r) done[r] = done[r] || tasks[r]->Test();
+    }
+    for (const auto& task : tasks) ASSERT_TRUE(task->status().ok()) << task->status().message();
+    // An average is multiplied in place.
+    EXPECT_EQ(Calls("cuLaunchKernel") - launched, op == ReduceOp::kSum ? 2u : 3u);
+    flat.Read(together.data());
+    elsewhere.Fetch();
+    const std::byte* at = together.data();
+    for (const size_t i : order) {
+      const Bytes expected = Expected(data, i);
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), at)) << i;
+      EXPECT_TRUE(data[1].outputs[i] == expected) << i;
+      at += expected.size();
+    }
+  }
+}
+
+TEST(NcclBackendTest, BroadcastsGroupsOfEveryType) {
+  Ranks ranks(2);
+  for (const DType dtype : testing::AllDTypes()) {
+    Collective collective;
+    collective.op = Op::kBroadcast;
+    collective.root = 1;
+    collective.dtype = dtype;
+    std::vector<RankData> data = OnRanks(2, collective, {3, 1, 1000}, 9);
+    for (const Status& status : testing::RunInTurn(&ranks, "nccl", &data)) ASSERT_TRUE(status.ok());
+    for (const RankData& mine : data) {
+      for (size_t i = 0; i < 3; ++i) ASSERT_TRUE(mine.outputs[i] == data[1].inputs[i]) << DTypeName(dtype);
+    }
+  }
+}
+
+TEST(NcclBackendTest, ReducescattersEvenPartsInOneCallAndOthersInOneForEach) {
+  Ranks ranks(3);
+  uint64_t seed = 1;
+  for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kInt64}) {
+    for (const int64_t rows : {0, 1, 7, 30}) {
+      for (const bool to_one : {false, true}) {
+        Collective collective;
+        collective.op = Op::kReducescatter;
+        collective.dtype = dtype;
+        collective.reduce_op = dtype == DType::kInt64 ? ReduceOp::kMax : ReduceOp::kSum;
+        collective.row_elements = 5;
+        if (to_one) collective.splits = {0, rows, 0};
+        const uint64_t whole = Calls("ncclReduceScatter"), parts = Calls("ncclReduce");
+        std::vector<RankData> data = RowsOnRanks(collective, {rows, rows, rows}, seed += 10);
+        for (const Status& status : testing::RunInTurn(&ranks, "nccl", &data))
+          ASSERT_TRUE(status.ok()) << status.message();
+        const Bytes expected = Expected(data, 0);
+        ASSERT_TRUE(Together(data) == expected) << DTypeName(dtype) << " " << rows;
+        const bool even = rows == 30 && !to_one;
+        EXPECT_EQ(Calls("ncclReduceScatter") - whole, even ? 3u : 0u) << rows;
+        EXPECT_EQ(Calls("ncclReduce") > parts, rows > 0 && !even) << rows;
+      }
+    }
+  }
+}
+
+TEST(NcclBackendTest, OperationsOnRowsMakeNothingInASteadyState) {
+  Ranks ranks(2);
+  const auto run = [&ranks](std::vector<int64_t> starts) {
+    Collective collective;
+    collective.op = Op::kAllgather;
+    collective.row_elements = 10;
+    collective.receive_starts = std::move(starts);
+    std::vector<RankData> data = RowsOnRanks(collective, {3, 3}, 7);
+    for (const Status& status : testing::RunInTurn(&ranks, "nccl", &data)) ASSERT_TRUE(status.ok());
+    for (const RankData& mine : data) {
+      Bytes expected = data[0].inputs[0];
+      const Bytes& second = data[1].inputs[0];
+      if (collective.receive_starts.empty()) {
+        expected.insert(expected.end(), second.begin(), second.end());
+      } else {  // the second rank's rows, one row of zeros, the first rank's rows
+        expected.insert(expected.begin(), 10 * sizeof(float), std::byte{0});
+        expected.insert(expected.begin(), second.begin(), second.end());
+      }
+      ASSERT_TRUE(mine.result == expected);
+    }
+  };
+  const std::vector<int64_t> swapped = {4, 0};
+  run(swapped);
+  run({});
+  const std::vector<const char*> names = {"ncclGroupEnd", "ncclAllGather", "cuMemAlloc_v2", "cuEventCreate",
+                                          "cuMemcpyDtoHAsync_v2"};
+  std::vector<uint64_t> before;
+  for (const char* name : names) before.push_back(Calls(name));
+  for (int i = 0; i < 5; ++i) {
+    run({});
+    run(swapped);
+  }
+  const std::vector<uint64_t> expected = {20, 20, 20, 0, 0};  // the test's own tensors
+  for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(Calls(names[i]) - before[i], expected[i]) << names[i];
+}
+
+TEST(NcclBackendTest, WrongRowsFailOnAllRanksAndTheNextOperationRuns) {
+  Ranks ranks(2);
+  for (const int turn : {0, 1, 2}) {
+    Collective collective;
+    collective.op = Op::kAlltoall;
+    collective.row_elements = 2;
+    std::vector<RankData> data = RowsOnRanks(collective, {4, 4}, 1);
+    for (RankData& mine : data) mine.collective.splits = {1, 3};
+    if (turn == 0) data[1].collective.splits = {1, 2};
+    // Within the limit for rows without elements, and beyond the one for these.
+    if (turn == 1) data[1].collective.receive_starts = {0, int64_t{1} << 57};
+    const bool wrong = turn < 2;
+    for (const Status& status : testing::RunInTurn(&ranks, "nccl", &data)) {
+      EXPECT_EQ(status.message().find("rank 1 submitted wrong arguments") != std::string::npos, wrong);
+    }
+  }
 }
 
 TEST(NcclBackendTest, IsLaunchedBeforeItsTensorIsThere) {
@@ -228,7 +439,7 @@ TEST(NcclBackendTest, AnErrorOfALaunchBreaksTheBackendAndIsNamed) {
 
 TEST(NcclBackendTest, IsRightInManyInterleavings) {
   Ranks ranks(3);
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= testing::Interleavings(); ++seed) {
     FakeDriver::Get().Function<void(uint64_t)>("fake_gpu_reseed")(seed);
     std::mt19937_64 random(seed);
     Collective collective;
@@ -239,6 +450,41 @@ TEST(NcclBackendTest, IsRightInManyInterleavings) {
     for (const Status& status : testing::RunInTurn(&ranks, "nccl", &data)) ASSERT_TRUE(status.ok());
     for (const RankData& mine : data) {
       for (size_t i = 0; i < 2; ++i) ASSERT_TRUE(mine.outputs[i] == Expected(data, i)) << "seed " << seed;
+    }
+  }
+}
+
+TEST(NcclBackendTest, MovesRowsRightInManyInterleavings) {
+  Ranks ranks(3);
+  for (uint64_t seed = 1; seed <= testing::Interleavings(); ++seed) {
+    FakeDriver::Get().Function<void(uint64_t)>("fake_gpu_reseed")(seed);
+    std::mt19937_64 random(seed);
+    Collective collective;
+    collective.op = Op::kAlltoall;
+    collective.dtype = DType::kInt16;
+    collective.row_elements = static_cast<int64_t>(random() % 4);
+    std::vector<std::vector<int64_t>> splits(3);
+    std::vector<int64_t> rows;
+    for (auto& mine : splits) {
+      for (int to = 0; to < 3; ++to) mine.push_back(static_cast<int64_t>(random() % 50));
+      rows.push_back(mine[0] + mine[1] + mine[2]);
+    }
+    std::vector<RankData> data = RowsOnRanks(collective, rows, seed * 10);
+    for (size_t r = 0; r < 3; ++r) {
+      data[r].collective.rows = rows[r];
+      data[r].collective.splits = splits[r];
+    }
+    for (const Status& status : testing::RunInTurn(&ranks, "nccl", &data)) ASSERT_TRUE(status.ok()) << status.message();
+    for (size_t to = 0; to < 3; ++to) {
+      Bytes expected;
+      for (size_t from = 0; from < 3; ++from) {
+        int64_t first = 0;
+        for (size_t before = 0; before < to; ++before) first += splits[from][before];
+        const auto row = static_cast<std::ptrdiff_t>(collective.row_elements * 2);
+        const auto begin = data[from].inputs[0].begin() + first * row;
+        expected.insert(expected.end(), begin, begin + splits[from][to] * row);
+      }
+      ASSERT_TRUE(data[to].result == expected) << "seed " << seed;
     }
   }
 }

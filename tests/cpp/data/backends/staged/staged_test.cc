@@ -142,7 +142,7 @@ TEST(StagedTest, MayBeGivenUpWhileCopiesAreUnderWay) {
 }
 
 TEST(StagedTest, IsRightInManyInterleavings) {
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= testing::Interleavings(); ++seed) {
     FakeDriver::Get().Function<void(uint64_t)>("fake_gpu_reseed")(seed);
     Ranks ranks(3, testing::SmallTiles());
     std::mt19937_64 random(seed);
