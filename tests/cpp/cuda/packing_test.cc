@@ -46,7 +46,9 @@ TEST(PackingKernelsTest, PackWithAFactorAndUnpack) {
   EXPECT_EQ(Good(device->Packing()), kernels) << "they are compiled once";
   const auto stream = Good(Stream::Make(device));
   const PackingTable table({{first.data(), 0, 3}, {second.data(), 8, 4}}, 4);
-  memory.Write(table.bytes.data());
+  std::vector<std::byte> bytes = table.bytes;
+  bytes.resize(4096);
+  memory.Write(bytes.data());
   const Driver& driver = device->driver();
   const auto launch = [&](Direction direction, double factor) {
     const Status launched = kernels->Launch(driver, DType::kFloat32, 4, direction, table, memory.data(), flat.data(),
