@@ -8,7 +8,15 @@ namespace {
 
 using Words = std::array<uint64_t, 15>;
 
-enum Field : size_t { kAt, kWhat, kHandle, kBytes, kTensors, kText };  // indices of a record's words, after its number
+enum Field : size_t {
+  kAt,
+  kWhat,
+  kHandle,
+  kBytes,
+  kTensors,
+  kSequence,
+  kText
+};  // indices of a record's words, after its number
 
 // Copies at most `most` bytes of `text` to `out` and returns how many; a longer text has ".." in place of its middle.
 size_t Shorten(std::string_view text, size_t most, char* out) {
@@ -47,6 +55,7 @@ void FlightRecorder::Add(const Event& event) {
   words[kAt] = static_cast<uint64_t>(event.at_ns);
   words[kHandle] = static_cast<uint64_t>(event.handle);
   words[kBytes] = static_cast<uint64_t>(event.bytes);
+  words[kSequence] = event.sequence;
   const size_t length = Shorten(event.text, kTextBytes, reinterpret_cast<char*>(&words[kText]));
   words[kTensors] = event.tensors | static_cast<uint64_t>(length) << 32;
   words[kWhat] = static_cast<uint64_t>(event.kind) | static_cast<uint64_t>(event.op) << 8 |
@@ -78,6 +87,7 @@ FlightRecorder::Snapshot FlightRecorder::Take() const {
                           .tensors = static_cast<uint32_t>(words[kTensors]),
                           .handle = static_cast<int64_t>(words[kHandle]),
                           .bytes = static_cast<int64_t>(words[kBytes]),
+                          .sequence = words[kSequence],
                           .text = out.texts.back()});
   }
   return out;

@@ -32,11 +32,12 @@ class FlightRecorder {
     uint64_t number = 0;  // counts from 1
     int64_t at_ns = 0;    // time of the steady clock
     Kind kind = Kind::kNote;
-    wire::Op op = wire::Op::kAllreduce;  // op to bytes describe the operation; unused in notes
+    wire::Op op = wire::Op::kAllreduce;  // op to sequence describe the operation; unused in notes
     uint32_t process_set = 0;
     uint32_t tensors = 0;
     int64_t handle = -1;
     int64_t bytes = 0;
+    uint64_t sequence = 0;  // of a started operation: its position in the agreed order of the process set
     std::string_view text;  // name of the operation, or the note; a long text loses its middle
   };
 
@@ -53,7 +54,7 @@ class FlightRecorder {
   Snapshot Take() const;
 
  private:
-  static constexpr size_t kWords = 16, kTextWords = 10;
+  static constexpr size_t kWords = 16, kTextWords = 9;
   static constexpr size_t kTextBytes = kTextWords * sizeof(uint64_t);
   static constexpr uint64_t kClaimed = uint64_t{1} << 63;
   struct alignas(kCacheLine) Record {

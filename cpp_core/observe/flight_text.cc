@@ -62,6 +62,12 @@ void WriteEvent(Object* object, const FlightRecorder::Event& event) {
   object->Text("what", KindName(event.kind));
   object->Text(event.kind == FlightRecorder::Kind::kNote ? "note" : "name", event.text);
   if (event.kind != FlightRecorder::Kind::kNote) WriteOperation(object, event);
+  if (event.kind == FlightRecorder::Kind::kStarted) object->Number("sequence", static_cast<int64_t>(event.sequence));
+}
+
+void WriteSet(Object* object, const SetMembers& set) {
+  object->Number("number", set.number);
+  *object->Key("ranks") += '[' + ListText(set.ranks) + ']';
 }
 
 }  // namespace
@@ -79,6 +85,7 @@ std::string FlightText(const FlightReport& report) {
     object.Text("why", report.why);
     object.Number("now_ns", report.now_ns);
     object.Number("clock_offset_ns", report.rank.clock_offset_ns);
+    object.Array("sets", report.sets, WriteSet);
     object.Array("pending", report.pending, WritePending);
     object.Array("events", report.last.events, WriteEvent);
     object.Text("stacks", report.stacks);

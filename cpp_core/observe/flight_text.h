@@ -21,6 +21,12 @@ struct PendingOperation {
   int64_t submitted_ns = 0;
 };
 
+// The ranks of a process set.
+struct SetMembers {
+  uint32_t number = 0;
+  std::vector<int> ranks;
+};
+
 struct FlightReport {
   TimelineHeader rank;
   int pid = 0;
@@ -28,6 +34,7 @@ struct FlightReport {
   std::string why;     // the error, or that a user has asked for the record
   std::string stacks;  // of the program's threads, as Python prints them; empty if not available
   int64_t now_ns = 0;
+  std::vector<SetMembers> sets;  // all but the global one
   std::vector<PendingOperation> pending;
   FlightRecorder::Snapshot last;
 };

@@ -46,6 +46,7 @@ std::string Runtime::FlightRecord(const std::string& why, const std::string& sta
   report.job = job_.identity.job;
   report.why = why;
   report.stacks = stacks;
+  report.sets = sets_.Members();
   report.pending = table_.Pending();
   report.last = recorder_.Take();
   report.now_ns = NowNs();

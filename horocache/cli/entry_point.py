@@ -61,9 +61,7 @@ def _report(error: Exception) -> int:
 
 def _run(options: argparse.Namespace, given: list[str]) -> int:
     if options.command == "doctor":
-        from horocache.doctor import report  # noqa: PLC0415  (each command loads only what it needs)
-
-        return report.run(as_json=options.json)
+        return _examine(options)
     if options.command == "timeline":
         return timeline.run(options)
     if options.command == "dump":
@@ -81,6 +79,16 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
     from horocache.cli import bench  # noqa: PLC0415
 
     return bench.run(options, given)
+
+
+def _examine(options: argparse.Namespace) -> int:
+    if options.hang is not None:
+        from horocache.doctor import hang  # noqa: PLC0415  (each command loads only what it needs)
+
+        return hang.run(options.hang or None)
+    from horocache.doctor import report  # noqa: PLC0415
+
+    return report.run(as_json=options.json)
 
 
 def _check_sizes(begin: int, end: int) -> None:
@@ -101,7 +109,16 @@ def build_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor", help="check what jobs can use here, and how to mend what is wrong; exit code 1 if something is wrong"
     )
-    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    output = doctor.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object")
+    output.add_argument(
+        "--hang",
+        type=_positive,
+        nargs="?",
+        const=0,
+        metavar="PID",
+        help="say instead which ranks of running jobs wait, and for whom: all jobs here, or one rank's or launcher's",
+    )
     bench = commands.add_parser("bench", help="measure the collectives of this machine")
     kinds = bench.add_subparsers(dest="what", required=True, metavar="allreduce|alltoall|control")
     for name in ("allreduce", "alltoall"):

@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,18 +24,24 @@ class NoAnswerError(HorocacheError):
     """A rank gives no flight record."""
 
 
-def ranks_of(pid: int) -> dict[int, list[str]]:
-    """Return the sockets of the ranks in process ``pid``, or else in the processes that it started, by process id.
-
-    Raises:
-        NoAnswerError: the process does not exist, or holds no rank that this user may ask.
-    """
+def ranks_here() -> dict[int, list[str]]:
+    """Return the sockets of all ranks in this network namespace, of any user, by process id."""
     sockets: dict[int, list[str]] = {}
     for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines():
         if found := _ABSTRACT.search(line):
             names = sockets.setdefault(int(found.group(2)), [])
             if found.group(1) not in names and len(names) < _MOST_RUNTIMES:
                 names.append(found.group(1))
+    return sockets
+
+
+def ranks_of(pid: int) -> dict[int, list[str]]:
+    """Return the sockets of the ranks in process ``pid``, or else in the processes that it started, by process id.
+
+    Raises:
+        NoAnswerError: the process does not exist, or holds no rank that this user may ask.
+    """
+    sockets = ranks_here()
     if pid in sockets:
         return {pid: sockets[pid]}
     try:
@@ -62,7 +69,7 @@ def ask(pid: int, name: str) -> Record:
             peer = _CREDENTIALS.unpack(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
             if peer[0] != pid:
                 raise NoAnswerError(f"process {peer[0]} answers in the name of process {pid}")
-            answer = _receive(asking, until)
+            answer = receive(asking, until)
     except OSError as error:
         raise NoAnswerError(f"process {pid} does not answer (stopped?): {error}") from error
     if len(answer) > MOST_BYTES:
@@ -75,8 +82,25 @@ def ask(pid: int, name: str) -> Record:
         raise NoAnswerError(f"process {pid} sends an invalid flight record: {error}") from None
 
 
-def _receive(asking: socket.socket, until: float) -> bytes:
-    """Receive the answer to its end, or until it exceeds MOST_BYTES by one byte."""
+def ask_all(sockets: Mapping[int, Sequence[str]]) -> tuple[list[Record], list[str]]:
+    """Ask running ranks, by the sockets of their processes; return their records, and why the others gave none."""
+    records: list[Record] = []
+    failures: list[str] = []
+    for pid, names in sockets.items():
+        for name in names:
+            try:
+                records.append(ask(pid, name))
+            except NoAnswerError as error:
+                failures.append(str(error))
+    return records, failures
+
+
+def receive(asking: socket.socket, until: float) -> bytes:
+    """Receive an answer to its end, or until it exceeds MOST_BYTES by one byte.
+
+    Raises:
+        TimeoutError: the answer has not ended at ``until``, a time of ``time.monotonic``. OSError: as ``recv``.
+    """
     answer = bytearray()
     while len(answer) <= MOST_BYTES:
         left = until - time.monotonic()

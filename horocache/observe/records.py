@@ -41,6 +41,14 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     tensors: Number = 0
     bytes: Number = 0
     handle: Number = 0
+    sequence: Number = 0  # if ``what`` is "started": its position in the agreed order of the process set
+
+
+class SetMembers(msgspec.Struct, frozen=True, gc=False):
+    """The ranks of a process set."""
+
+    number: Number
+    ranks: list[Rank]
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -58,6 +66,7 @@ class Record(msgspec.Struct, frozen=True):
     stacks: str = ""
     job: str = ""
     clock_offset_ns: Number = 0
+    sets: list[SetMembers] = []  # all but the global one
 
 
 def decode(data: bytes) -> Record:

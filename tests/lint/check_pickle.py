@@ -15,14 +15,15 @@ from common import Finding, files, run
 ALLOWED = "horocache/collectives/object_collectives.py"
 MAY_COMPILE = "horocache/collectives/forms.py"
 FOLDERS = ("horocache", "framework_bindings", "benchmarks", "docs")
+WRITERS = {"dump", "dumps"}  # functions of these modules that read nothing
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 
 
 def imported_modules(node: ast.AST) -> set[str]:
-    """Return the top-level names of the modules that an import statement imports."""
+    """Return the top-level names of the modules that an import statement imports, more than functions that write."""
     if isinstance(node, ast.Import):
         return {alias.name.split(".")[0] for alias in node.names}
-    if isinstance(node, ast.ImportFrom) and node.level == 0:
+    if isinstance(node, ast.ImportFrom) and node.level == 0 and not {alias.name for alias in node.names} <= WRITERS:
         return {(node.module or "").split(".")[0]}
     return set()
 

@@ -16,9 +16,13 @@ from processes import marked
 REPORT_SOON = ("--stall-check-warning-time-seconds", "0.3")
 
 
-def dump(*arguments):
-    command = [sys.executable, "-m", "horocache.tools", "dump", *map(str, arguments)]
+def tools(*arguments):
+    command = [sys.executable, "-m", "horocache.tools", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def dump(*arguments):
+    return tools("dump", *arguments)
 
 
 @contextlib.contextmanager
@@ -74,6 +78,18 @@ def test_a_dump_of_a_live_job_lists_pending_operations_stacks_and_events(launche
 
         one = dump(records[2]["pid"]).stdout
         assert one.startswith("rank 2 of 3") and "rank 0 of 3" not in one
+    assert job.finish(30).code == 0
+
+
+def test_the_doctor_names_the_rank_for_which_the_others_wait(launcher):
+    with stuck(launcher) as job:
+        limit = time.monotonic() + 20
+        text = ""
+        while "on ranks 0, 2, not on rank 1" not in text and time.monotonic() < limit:  # not for a second yet
+            done = tools("doctor", "--hang", job.process.pid)
+            text = done.stdout
+        assert done.returncode == 1, done.stderr
+        assert "3 of 3 ranks run here" in text and "rank 1 is here:" in text and "keep_the_lock" in text
     assert job.finish(30).code == 0
 
 

@@ -37,7 +37,7 @@ void InlineLane::Run(const control::Plan& plan) {
   const control::PlanItem& item = plan.items[0];
   Operation* operation = OperationTable::FromId(item.op);
   const int64_t began_ns = NowNs();
-  table_->NoteStarted(*operation, began_ns);
+  table_->NoteStarted(*operation, plan.sequence, began_ns);
   static_cast<void>(Inject("start"));
   Status status = Inject("data");
   if (status.code() != FaultInjector::kDrop) status = Inject("inline");

@@ -137,8 +137,10 @@ Status Lane::Computed::HoldBack(cuda::Stream* stream, bool* waits) {
 
 void Lane::NoteStarted() {
   if (timeline_->on()) run_.started_ns = run_.still_since_ns;
-  for (const control::PlanItem& item : plans_.front().items) {
-    if (item.op != control::kNoOp) table_->NoteStarted(*OperationTable::FromId(item.op), run_.still_since_ns);
+  const control::Plan& plan = plans_.front();
+  for (const control::PlanItem& item : plan.items) {
+    if (item.op == control::kNoOp) continue;
+    table_->NoteStarted(*OperationTable::FromId(item.op), plan.sequence, run_.still_since_ns);
   }
 }
 

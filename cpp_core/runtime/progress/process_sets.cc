@@ -109,6 +109,15 @@ std::vector<int> ProcessSets::OpenRanks(uint32_t number) const {
   return set == nullptr ? std::vector<int>() : set->ranks;
 }
 
+std::vector<observe::SetMembers> ProcessSets::Members() const {
+  MutexLock lock(mutex_);
+  std::vector<observe::SetMembers> members;
+  for (size_t number = 1; number < sets_.size(); ++number) {
+    if (sets_[number].state != State::kClosed) members.push_back({static_cast<uint32_t>(number), sets_[number].ranks});
+  }
+  return members;
+}
+
 const ProcessSets::Set* ProcessSets::FindOpen(uint32_t number) const {
   return number < sets_.size() && sets_[number].state == State::kOpen ? &sets_[number] : nullptr;
 }

@@ -30,6 +30,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "observe/flight_text.h"
 
 namespace horocache::runtime {
 
@@ -56,6 +57,8 @@ class ProcessSets {
   std::vector<int> ranks(uint32_t number) const HC_EXCLUDES(mutex_);
   // The ranks of an open set; empty if the set is not open.
   std::vector<int> OpenRanks(uint32_t number) const HC_EXCLUDES(mutex_);
+  // The proposed and open sets but the global one.
+  std::vector<observe::SetMembers> Members() const HC_EXCLUDES(mutex_);
   // Returns kInvalidArgument unless the set is open and the rank is a member. `what` is the subject of the error text.
   Status CheckMember(uint32_t number, int rank, std::string_view what) const HC_EXCLUDES(mutex_);
   // Returns kInvalidArgument unless the number is that of a proposed or open set other than the global one.

@@ -203,7 +203,7 @@ Operation* OperationTable::Find(int64_t handle) {
   return known ? found.operation.get() : nullptr;
 }
 
-void OperationTable::Record(Kind kind, const Operation& operation, int64_t now_ns) const {
+void OperationTable::Record(Kind kind, const Operation& operation, int64_t now_ns, uint64_t sequence) const {
   const wire::Signature& signature = operation.request.signature;
   recorder_->Add({.at_ns = now_ns,
                   .kind = kind,
@@ -212,11 +212,12 @@ void OperationTable::Record(Kind kind, const Operation& operation, int64_t now_n
                   .tensors = static_cast<uint32_t>(signature.tensors.size()),
                   .handle = operation.handle,
                   .bytes = operation.bytes,
+                  .sequence = sequence,
                   .text = signature.name});
 }
 
-void OperationTable::NoteStarted(const Operation& operation, int64_t now_ns) const {
-  Record(Kind::kStarted, operation, now_ns);
+void OperationTable::NoteStarted(const Operation& operation, uint64_t sequence, int64_t now_ns) const {
+  Record(Kind::kStarted, operation, now_ns, sequence);
 }
 
 std::vector<observe::PendingOperation> OperationTable::Pending() const {

@@ -69,8 +69,8 @@ class OperationTable {
   static uint64_t IdOf(Operation* operation) { return reinterpret_cast<uintptr_t>(operation); }
   static Operation* FromId(uint64_t id) { return reinterpret_cast<Operation*>(static_cast<uintptr_t>(id)); }
 
-  // Records that the data plane has started the operation.
-  void NoteStarted(const Operation& operation, int64_t now_ns) const;
+  // Records that the data plane has started the operation, as a part of the plan with this sequence number.
+  void NoteStarted(const Operation& operation, uint64_t sequence, int64_t now_ns) const;
   // Marks the operation launched, frees its names and wakes the threads that wait for this. `on_device` happens when
   // the device has done the operation; Finish follows then.
   void NoteLaunched(Operation* operation, std::shared_ptr<const cuda::Event> on_device) HC_EXCLUDES(mutex_);
@@ -134,7 +134,8 @@ class OperationTable {
   void NoteFinished(Operation* operation) HC_REQUIRES(mutex_);
   void Wake(Operation* operation) const;
 
-  void Record(observe::FlightRecorder::Kind kind, const Operation& operation, int64_t now_ns) const;
+  void Record(observe::FlightRecorder::Kind kind, const Operation& operation, int64_t now_ns,
+              uint64_t sequence = 0) const;
 
   observe::FlightRecorder* const recorder_;
   Metrics* const metrics_;

@@ -21,6 +21,7 @@ TEST(FlightRecorder, KeepsEvents) {
                 .tensors = 7,
                 .handle = (int64_t{1} << 40) + 1,
                 .bytes = int64_t{1} << 50,
+                .sequence = uint64_t{1} << 60,
                 .text = "x"});
   recorder.Note("rank 1 is gone", 6);
   const FlightRecorder::Snapshot last = recorder.Take();
@@ -34,6 +35,7 @@ TEST(FlightRecorder, KeepsEvents) {
   EXPECT_EQ(event.tensors, 7u);
   EXPECT_EQ(event.handle, (int64_t{1} << 40) + 1);
   EXPECT_EQ(event.bytes, int64_t{1} << 50);
+  EXPECT_EQ(event.sequence, uint64_t{1} << 60);
   EXPECT_EQ(event.text, "x");
   EXPECT_EQ(last.events[1].kind, Kind::kNote);
   EXPECT_EQ(last.events[1].text, "rank 1 is gone");
@@ -53,14 +55,14 @@ TEST(FlightRecorder, KeepsTheLastEventsInOrder) {
 
 TEST(FlightRecorder, ALongNameLosesItsMiddle) {
   FlightRecorder recorder;
-  recorder.Note(std::string(80, 'a'), 1);
+  recorder.Note(std::string(72, 'a'), 1);
   std::string longer(60, 'a');
   longer.append(60, 'b');
   recorder.Note(longer, 1);
   const FlightRecorder::Snapshot last = recorder.Take();
-  EXPECT_EQ(last.events[0].text, std::string(80, 'a'));
-  std::string shortened(39, 'a');
-  EXPECT_EQ(last.events[1].text, shortened.append("..").append(39, 'b'));
+  EXPECT_EQ(last.events[0].text, std::string(72, 'a'));
+  std::string shortened(35, 'a');
+  EXPECT_EQ(last.events[1].text, shortened.append("..").append(35, 'b'));
 }
 
 // A reader gets matching times and texts of the events while other threads write.
@@ -95,6 +97,7 @@ TEST(FlightText, IsOneObjectWithAllFields) {
                 .tensors = 2,
                 .handle = 9,
                 .bytes = 8,
+                .sequence = 6,
                 .text = "a\"b"});
   recorder.Note("lost", 4);
   FlightReport report;
@@ -104,16 +107,21 @@ TEST(FlightText, IsOneObjectWithAllFields) {
   report.why = "PeerLost";
   report.stacks = "Current";
   report.now_ns = 10;
+  report.sets = {{3, {0, 1}}, {5, {1}}};
   report.pending.push_back({.name = "x", .op = wire::Op::kBarrier, .process_set = 3, .handle = 5, .submitted_ns = 2});
   report.last = recorder.Take();
   EXPECT_EQ(FlightText(report),
             R"({"horocache":"1","job":"j","rank":1,"size":2,"host":"h","pid":42,"why":"PeerLost","now_ns":10,)"
-            R"("clock_offset_ns":-7,"pending":[)"
+            R"("clock_offset_ns":-7,"sets":[)"
+            "\n"
+            R"({"number":3,"ranks":[0, 1]},)"
+            "\n"
+            R"({"number":5,"ranks":[1]}],"pending":[)"
             "\n"
             R"({"since_ns":2,"name":"x","op":"barrier","process_set":3,"handle":5,"tensors":0,"bytes":0}],"events":[)"
             "\n"
             R"({"number":1,"at_ns":3,"what":"started","name":"a\"b","op":"allreduce","process_set":0,"handle":9,)"
-            R"("tensors":2,"bytes":8},)"
+            R"("tensors":2,"bytes":8,"sequence":6},)"
             "\n"
             R"({"number":2,"at_ns":4,"what":"note","note":"lost"}],"stacks":"Current"})"
             "\n");

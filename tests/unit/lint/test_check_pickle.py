@@ -12,6 +12,12 @@ def test_an_unpickler_outside_the_one_module_is_found(lint):
     ]
 
 
+def test_a_module_may_write_pickles_and_not_read_them(lint):
+    assert lint("check_pickle", {"horocache/a.py": "from pickle import dump, dumps\n"}) == []
+    [finding] = lint("check_pickle", {"horocache/a.py": "from pickle import dumps, loads\n"})
+    assert finding.startswith("horocache/a.py:1: pickle outside")
+
+
 def test_eval_is_found_but_the_method_of_a_model_is_not(lint):
     [finding] = lint("check_pickle", {"horocache/a.py": "model.eval()\nx = eval('1')\n"})
     assert finding == "horocache/a.py:2: eval() executes text"

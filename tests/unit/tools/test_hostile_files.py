@@ -55,10 +55,12 @@ def record(rank=0):
     operation = {"name": "grad", "op": "allreduce", "process_set": 0, "handle": 1, "tensors": 1, "bytes": 4}
     events = [
         {"number": 1, "at_ns": 5, "what": "submitted", **operation},
+        {"number": 1, "at_ns": 5, "what": "started", **operation, "sequence": 3},
         {"number": 2, "at_ns": 6, "what": "note", "note": "rank 1 has gone"},
     ]
     head = {"horocache": "1", "job": "j", "rank": rank, "size": 2, "host": "h", "pid": 7, "why": "asked"}
     rest = {"now_ns": 9, "clock_offset_ns": 0, "pending": [{"since_ns": 3, **operation}]}
+    rest |= {"sets": [{"number": 3, "ranks": [0, 1]}]}
     return {**head, **rest, "events": events, "stacks": "Thread 1:\n  File x"}
 
 
@@ -117,9 +119,10 @@ def test_a_damaged_flight_record_is_at_most_an_error_of_one_line(tmp_path, capsy
     good, file = tmp_path / "good.json", tmp_path / "file.json"
     good.write_text(json.dumps(record(1)))
     accepted = 0
-    for contents in damaged(record(), seed=1):
+    ways = itertools.cycle([[], ["--fr-trace", str(tmp_path / "trace")]])
+    for contents, way in zip(damaged(record(), seed=1), ways, strict=False):
         file.write_bytes(contents)
-        code = main(["dump", str(file), str(good)])
+        code = main(["dump", *way, str(file), str(good)])
         check(code, capsys, contents)
         accepted += code == 0
     assert accepted > 20, "no damage was harmless"
@@ -150,7 +153,7 @@ def test_control_characters_of_a_record_are_escaped(tmp_path, capsys):
     found |= {"host": UNSAFE, "why": UNSAFE, "stacks": f"one\n{UNSAFE}"}
     found["events"] = [
         changed(found["events"][0], ("name",), UNSAFE),
-        changed(found["events"][1], ("note",), UNSAFE),
+        changed(found["events"][2], ("note",), UNSAFE),
     ]
     found["pending"] = [changed(found["pending"][0], ("name",), UNSAFE)]
     found = json.loads(json.dumps(found).replace("\\ud800", "\\u0000"))  # JSON of horocache has no lone surrogate

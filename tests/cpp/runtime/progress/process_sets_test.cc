@@ -24,6 +24,12 @@ TEST(ProcessSets, CountFromOneBesideTheGlobalSet) {
   EXPECT_EQ(sets.RankIn(1, 1), -1);
   EXPECT_EQ(sets.RankIn(1, 3), -1);
   EXPECT_EQ(sets.Describe(1), "process set 1 (ranks 0, 2)");
+  ASSERT_EQ(sets.Members().size(), 2u);
+  EXPECT_EQ(sets.Members()[1].number, 2u);
+  EXPECT_EQ(sets.Members()[1].ranks, (std::vector<int>{1, 2, 3}));
+  sets.Close(1);
+  ASSERT_EQ(sets.Members().size(), 1u);
+  EXPECT_EQ(sets.Members()[0].number, 2u);
   EXPECT_EQ(ProcessSets::AgreeText({{0, 2}, {1, 2, 3}}), "process set 1=0, 2\nprocess set 2=1, 2, 3\n");
   EXPECT_EQ(ProcessSets::AgreeText({}), "");
 }
