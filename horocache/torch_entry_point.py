@@ -37,7 +37,7 @@ def register_torch_backend() -> None:
     backend = _backend_class()
     if backend is not None and BACKEND.upper() not in backend._plugins:
         setattr(backend, BACKEND.upper(), BACKEND)
-        backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu"])
+        backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _backend_class() -> Any:

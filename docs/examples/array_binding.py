@@ -71,6 +71,10 @@ class ArrayAdapter:
         """Return a new array of the same type and length."""
         return array(tensor.typecode, bytes(len(tensor) * tensor.itemsize))
 
+    def on_host(self, tensor: Array, values: bool) -> Array:
+        """Return the array: there is no other memory."""
+        return tensor
+
     def copy_into(self, target: Array, source: Array) -> None:
         """Store the values of ``source`` in ``target``; "l" and "q" may be two codes of one element type."""
         target[:] = array(target.typecode, source.tobytes())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from horocache.collectives.api import Collectives
 from horocache.errors import InvalidArgumentError, UnsupportedError, no_memory_for
+from torch.utils import dlpack
 from torch.utils.dlpack import from_dlpack
 
 if TYPE_CHECKING:
@@ -58,11 +59,17 @@ def _version_counter() -> Callable[[Any], object] | None:
 
 
 _increment_versions = _version_counter()
+_to_capsule = cast(Any, dlpack).to_dlpack
 
 
 def can_be_sent(tensor: torch.Tensor) -> bool:
     """Return True if the core takes tensors of the device."""
     return tensor.is_cpu or tensor.device.type == CUDA
+
+
+def with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the same memory, of which torch does not know that it is a view of another one."""
+    return from_dlpack(_to_capsule(tensor))  # a tensor itself would have to be on the current device
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
@@ -144,6 +151,12 @@ class TorchAdapter:
             return torch.empty_like(tensor, memory_format=torch.contiguous_format)
         except RuntimeError as error:
             raise _of_memory(error, tensor) from None
+
+    def on_host(self, tensor: torch.Tensor, values: bool) -> torch.Tensor:
+        """Return the tensor itself if it is on the CPU, otherwise a contiguous one there."""
+        if tensor.is_cpu:
+            return tensor
+        return tensor.cpu() if values else torch.empty_like(tensor, device="cpu")
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy the values of ``source`` into ``target``; autograd does not record the copy."""

@@ -93,6 +93,10 @@ class NumpyAdapter:
         except MemoryError:
             raise no_memory_for(tensor.nbytes) from None
 
+    def on_host(self, tensor: Array, values: bool) -> Array:
+        """Return the array."""
+        return tensor
+
     def copy_into(self, target: Array, source: Array) -> None:
         """Store the values of ``source`` in ``target``."""
         target[...] = source

@@ -29,20 +29,22 @@ class Messages(Submitter[T]):
     ``recv`` gets the first message. Both sides name the same process set. A message of up to 16 KiB is on its way when
     its send returns. A larger message waits for its ``recv``. So two ranks that both begin with a blocking :meth:`send`
     of a large message wait for each other: use :meth:`sendrecv` or :meth:`isend`. Messages reach a rank of the same
-    host through shared memory, and a rank of another host over MPI. ``docs/explanation/messages.md`` explains more.
+    host through shared memory, and a rank of another host over MPI. Those of CUDA tensors go by the host: every form
+    of send waits until the tensor is computed. ``docs/explanation/messages.md`` explains more.
     """
 
     def _send(self, tensor: Any, dst: int, tag: int, process_set: ProcessSet, wait_follows: bool = False) -> int:
         (source,) = self.checked([tensor], "send")
-        buffer, _ = self.adapter.dense(source)
         rank = _checked_peer("dst", dst, process_set)
+        buffer = self.adapter.on_host(self.adapter.dense(source)[0], True)
         return _start(OP_SEND, [buffer], None, rank, tag, process_set, wait_follows, (_nothing, None))
 
     def _recv(self, tensor: Any, src: int, tag: int, process_set: ProcessSet, wait_follows: bool = False) -> int:
         (target,) = self.checked([tensor], "recv", in_place=True)
-        buffer, private = self.adapter.dense(target)
         rank = _checked_peer("src", src, process_set)
-        finisher = (self._received, (target, buffer if private else None))
+        dense, private = self.adapter.dense(target)
+        buffer = self.adapter.on_host(dense, False)
+        finisher = (self._received, (target, buffer if private or buffer is not dense else None))
         return _start(OP_RECV, [buffer], [buffer], rank, tag, process_set, wait_follows, finisher)
 
     def _received(self, state: tuple[T, T | None], _: object) -> T:

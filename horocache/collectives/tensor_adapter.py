@@ -55,6 +55,12 @@ class TensorAdapter(Protocol[T]):
     def empty_like(self, tensor: T) -> T:
         """Return a new contiguous tensor of the same shape, element type and device; its values are undefined."""
 
+    def on_host(self, tensor: T, values: bool) -> T:
+        """Return the tensor itself if it is in the host's memory, otherwise a contiguous one there.
+
+        ``values``: the new tensor has the tensor's values, once they are computed; otherwise they are undefined.
+        """
+
     def copy_into(self, target: T, source: T) -> None:
         """Store the values of ``source`` in ``target``, which may have any strides."""
 

@@ -6,12 +6,15 @@ out again at once, and arrays are read through DLPack's exchange table.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import inspect
 import json
 import os
+import threading
 import time
+from collections.abc import Iterator
 from ctypes import POINTER, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from types import ModuleType
 from typing import Any
@@ -34,8 +37,26 @@ class Device:
         # A test may give horocache another driver than the framework.
         self.driver = Driver(os.environ.get("FAKE_CUDA", os.environ["HOROCACHE_CUDA_LIBRARY"]))
         self.driver.start()
-        self.stream = self.driver.stream()
+        self._default = self.driver.stream()
+        self._current = threading.local()
         self._free: dict[int, list[int]] = {}
+
+    @property
+    def stream(self) -> int:
+        """The calling thread's current stream."""
+        if not hasattr(self._current, "stream"):
+            self.driver.use()
+            self._current.stream = self._default
+        return int(self._current.stream)
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        """Make another stream the calling thread's current one."""
+        before, self._current.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self._current.stream = before
 
     def take(self, size: int) -> int:
         """Memory of at least ``size`` bytes; it may be in use by work that is queued on the stream."""
@@ -249,8 +270,11 @@ class DeviceAdapter:
     def empty_like(self, tensor: DeviceArray) -> DeviceArray:
         return DeviceArray(tensor.shape, tensor.dtype)
 
-    def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
-        target.copy_from(source)
+    def on_host(self, tensor: DeviceArray, values: bool) -> Any:
+        return tensor.numpy() if values else np.empty(tensor.shape, tensor.dtype)
+
+    def copy_into(self, target: DeviceArray, source: Any) -> None:
+        target.copy_from(DeviceArray.of(source) if isinstance(source, np.ndarray) else source)
 
     def written(self, tensor: DeviceArray, answer: object = None) -> DeviceArray:
         return tensor

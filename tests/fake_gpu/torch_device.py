@@ -7,6 +7,7 @@ the host in between, so that views and operators in place work as they do in tor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from ctypes import POINTER, c_int, c_int64, c_void_p
 from typing import Any, ClassVar
@@ -64,12 +65,14 @@ class Memory:
             )
             device().driver.synchronize(device().stream)
 
-    def send(self) -> None:
-        """Queue a copy to the device."""
-        size = self.storage.nbytes()
-        if size:
-            driver = device().driver
-            driver.must("cuMemcpyHtoDAsync_v2", self.block.address, self.storage.data_ptr(), size, device().stream)
+    def send(self, value: torch.Tensor) -> None:
+        """Queue a copy of a tensor's elements to the device, and of nothing beyond: operations may work on that."""
+        if value.numel():
+            steps = zip(value.shape, value.stride(), strict=True)
+            size = (1 + sum((count - 1) * step for count, step in steps)) * value.element_size()
+            start = value.storage_offset() * value.element_size()
+            place, source = self.block.address + start, self.storage.data_ptr() + start
+            device().driver.must("cuMemcpyHtoDAsync_v2", place, source, size, device().stream)
 
 
 class CudaTensor(torch.Tensor):
@@ -102,7 +105,7 @@ class CudaTensor(torch.Tensor):
         answer = function(*tree_map(_on_host, args), **tree_map(_on_host, kwargs))
         if function._schema.is_mutable:  # noqa: SLF001  (torch has no other name for it)
             for tensor in given.values():
-                tensor.memory.send()
+                tensor.memory.send(tensor.value)
         to_host = "device" in kwargs and torch.device(kwargs["device"]).type == "cpu"
         return tree_map(lambda out: out if to_host else _on_device(out, given), answer)
 
@@ -120,7 +123,7 @@ def _on_device(value: Any, given: dict[int, CudaTensor]) -> Any:
         return given[id(value)]
     memory, new = Memory.of(value)
     if new:
-        memory.send()
+        memory.send(torch.empty(0, dtype=torch.uint8).set_(memory.storage))
     return CudaTensor(value, memory)
 
 
@@ -141,7 +144,7 @@ def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
             tensor.memory.fetch()
     _on_host(target).copy_(_on_host(source))
     if isinstance(target, CudaTensor):
-        target.memory.send()
+        target.memory.send(target.value)
     return target
 
 
@@ -165,8 +168,62 @@ def _describe(reference: int, out: Any) -> int:
 CudaTensor.__dlpack_c_exchange_api__ = capsule_of(_describe)
 
 
+class Event:
+    """The work of a stream so far, as ``torch.cuda.Event``."""
+
+    def __init__(self, stream: int) -> None:
+        self.handle = device().driver.event()
+        device().driver.must("cuEventRecord", self.handle, stream)
+
+
+class Stream:
+    """A stream, as ``torch.cuda.Stream``."""
+
+    def __init__(self, handle: int | None = None) -> None:
+        assert device().stream, "makes the context current in this thread"
+        self.handle = device().driver.stream() if handle is None else handle
+
+    def record_event(self) -> Event:
+        """Return an event behind the work so far."""
+        return Event(self.handle)
+
+    def wait_event(self, event: Event) -> None:
+        """Let later work wait for the event."""
+        device().driver.must("cuStreamWaitEvent", self.handle, event.handle, 0)
+
+
+def _module_of_the_device() -> Any:
+    """torch's module of the device, with what ``torch.cuda`` has, too."""
+    module: Any = torch.get_device_module(NAME)
+    module.current_stream = lambda _device=None: Stream(device().stream)
+    module.device = lambda _device: contextlib.nullcontext()
+    module.stream = lambda stream: device().on_stream(stream.handle)
+    return module
+
+
 def accept() -> None:
     """Let ``horocache.torch`` take tensors of this device for CUDA tensors."""
     from horocache.torch import adapter
+    from horocache.torch.distributed import future_threads
+    from horocache.torch.optimizer import bucket_views
 
-    adapter.CUDA = NAME
+    module = _module_of_the_device()
+
+    def with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
+        return CudaTensor(tensor.value, tensor.memory) if isinstance(tensor, CudaTensor) else of_torch(tensor)
+
+    def future_of(wait: Any, devices: Any) -> Any:
+        """As torch does for its own devices: a callback runs on another stream, for which the future's users wait."""
+
+        def on_another_stream() -> Any:
+            other = Stream()
+            with module.stream(other):
+                answer = wait()
+            module.current_stream().wait_event(other.record_event())
+            return answer
+
+        return of_cpu(on_another_stream if devices else wait, [])
+
+    adapter.CUDA, of_torch = NAME, adapter.with_own_storage
+    bucket_views.with_own_storage = with_own_storage
+    of_cpu, future_threads._future_of = future_threads._future_of, future_of  # noqa: SLF001

@@ -46,7 +46,7 @@ class Movements(GroupBase):
         """Copy the root's values into the tensor of every rank."""
         tensor = only(tensors, "broadcast")
         opts = options(c10d.BroadcastOptions, opts, rootRank=root, timeout=timeout)
-        if not tensor.is_cpu:
+        if self.is_elsewhere(tensor):
             return self.elsewhere(tensor.device).broadcast([tensor], opts)
         vector = to_move(tensor)
         place = self.calls.place(opts.rootRank)
@@ -61,7 +61,7 @@ class Movements(GroupBase):
         tensor = only(input_tensors, "all_gather")
         outputs = only_list(output_tensors, "all_gather")
         opts = options(c10d.AllgatherOptions, opts, timeout=timeout)
-        if not tensor.is_cpu:
+        if self.is_elsewhere(tensor):
             return self.elsewhere(tensor.device).allgather([outputs], [tensor], opts)
         check_lists(outputs, self._size, "the output of all_gather")
         vector = to_move(tensor)
@@ -77,7 +77,7 @@ class Movements(GroupBase):
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """Concatenate the ranks' tensors in one tensor."""
         opts = options(c10d.AllgatherOptions, opts)
-        if not output.is_cpu:
+        if self.is_elsewhere(output):
             return newest(self.elsewhere(output.device), "all_gather_single", "_allgather_base")(output, input, opts)
         check_count(output.numel(), input.numel() * self._size, "the output of all_gather")
         vector = to_move(input)
@@ -88,7 +88,7 @@ class Movements(GroupBase):
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """Concatenate the ranks' tensors, for several tensors as one operation."""
         opts = options(c10d.AllgatherOptions, opts)
-        if not outputs[0].is_cpu:
+        if self.is_elsewhere(outputs[0]):
             names = "all_gather_single_coalesced", "allgather_into_tensor_coalesced"
             return newest(self.elsewhere(outputs[0].device), *names)(outputs, inputs, opts)
         for output, tensor in zip(outputs, inputs, strict=True):
@@ -104,7 +104,7 @@ class Movements(GroupBase):
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Gather several tensors, as one operation, into a list for each rank."""
         opts = options(c10d.AllgatherOptions, opts)
-        if not inputs[0].is_cpu:
+        if self.is_elsewhere(inputs[0]):
             return self.elsewhere(inputs[0].device).allgather_coalesced(output_lists, inputs, opts)
         check_lists(output_lists, self._size, "the output of all_gather_coalesced")
 
@@ -135,7 +135,7 @@ class Movements(GroupBase):
         """Fill the root's list with the ranks' tensors, whose sizes may differ."""
         tensor = only(input_tensors, "gather")
         opts = options(c10d.GatherOptions, opts, rootRank=root, timeout=timeout)
-        if not tensor.is_cpu:
+        if self.is_elsewhere(tensor):
             return self.elsewhere(tensor.device).gather(output_tensors, [tensor], opts)
         vector, place = to_move(tensor), self.calls.place(opts.rootRank)
         call = (OP_GATHER, vector.dtype, place)
@@ -154,7 +154,7 @@ class Movements(GroupBase):
         """Give each rank one tensor of the root's list; sizes may differ."""
         output = only(output_tensors, "scatter")
         opts = options(c10d.ScatterOptions, opts, rootRank=root, timeout=timeout)
-        if not output.is_cpu:
+        if self.is_elsewhere(output):
             return self.elsewhere(output.device).scatter([output], input_tensors, opts)
         place = self.calls.place(opts.rootRank)
         vector = nothing_like(output)
@@ -175,7 +175,7 @@ class Movements(GroupBase):
     def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None) -> Any:
         """Send each rank one tensor of a list, and receive one from each; sizes may differ."""
         opts = options(c10d.AllToAllOptions, opts)
-        if not output_tensors[0].is_cpu:
+        if self.is_elsewhere(output_tensors[0]):
             return self.elsewhere(output_tensors[0].device).alltoall(output_tensors, input_tensors, opts)
         check_lists(input_tensors, self._size, "the input of all_to_all")
         check_lists(output_tensors, self._size, "the output of all_to_all")
@@ -196,7 +196,7 @@ class Movements(GroupBase):
     ) -> Any:
         """Send each rank some rows of a tensor, and receive some from each."""
         opts = options(c10d.AllToAllOptions, opts)
-        if not output.is_cpu:
+        if self.is_elsewhere(output):
             splits = list(output_split_sizes or ()), list(input_split_sizes or ())
             return newest(self.elsewhere(output.device), "all_to_all_single", "alltoall_base")(
                 output, input, *splits, opts

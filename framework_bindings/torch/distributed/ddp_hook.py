@@ -72,4 +72,5 @@ def ddp_hook(state: ProcessSet | None, bucket: GradBucket) -> torch.futures.Futu
     buffer = bucket.buffer()
     name = _names.of(bucket.parameters()[0])
     handle = collectives.allreduce_async_(buffer, name=name, op=Average, process_set=process_set)
-    return _waiters[number].put(partial(synchronize, handle))
+    devices = [] if buffer.is_cpu else [buffer.device]
+    return _waiters[number].put(partial(synchronize, handle), devices)

@@ -18,6 +18,7 @@ from horocache.data_parallel.sequence_names import CallOrder
 from horocache.errors import DuplicateNameError, HorocacheError
 
 from .future_threads import Finisher, Waiter
+from .stream_order import NO_ORDER, StreamOrder, order_for
 from .work import OperationWork, Store
 
 T = TypeVar("T")
@@ -34,11 +35,15 @@ class _Orphan:
         runtime: the runtime of the group's session.
         handle: the core's handle.
         store: stores the core's answer in the result tensors; None if that is not needed.
+        order: of the device's streams; None for an operation on the CPU.
         number: the collective's number in the group's order; None for a message, which may never arrive.
     """
 
-    def __init__(self, runtime: Runtime, handle: int, store: Store | None, number: int | None) -> None:
+    def __init__(
+        self, runtime: Runtime, handle: int, store: Store | None, order: StreamOrder | None, number: int | None
+    ) -> None:
         self.number = number
+        self._order = order
         self._runtime = runtime
         self._handle = handle
         self._store = store
@@ -50,6 +55,7 @@ class _Orphan:
         with self._lock:
             if not self._over:
                 self._finish()
+        self._wait_on_stream()
 
     def finish_if_over(self) -> bool:
         """Finish the operation if that needs no wait; return True if it is finished."""
@@ -59,10 +65,17 @@ class _Orphan:
                     self._finish()
             finally:
                 self._lock.release()
+        if self._over:
+            self._wait_on_stream()
         return self._over
 
+    def _wait_on_stream(self) -> None:
+        if self._order is not None:
+            self._order.wait()
+
     def _finish(self) -> None:
-        with suppress(HorocacheError):  # the program has dropped the operation, and its errors with it
+        # The program has dropped the operation, and its errors with it.
+        with suppress(HorocacheError), self._order or NO_ORDER:
             answer = self._runtime.wait(self._handle)
             if self._store is not None:
                 self._store(answer)
@@ -196,7 +209,8 @@ class GroupCalls:
             handle = self.runtime.submit(request)
         except DuplicateNameError:
             handle = self._submit_later(request)
-        return OperationWork(self, handle, results, store, self.limit_s if limit_s is None else limit_s)
+        limit_s = self.limit_s if limit_s is None else limit_s
+        return OperationWork(self, handle, results, store, limit_s, order_for(results, inputs))
 
     def _submit_later(self, request: Request) -> int:
         """Submit once the previous operation of this name is over; many operations are in flight."""
@@ -219,7 +233,8 @@ class GroupCalls:
         outputs = (vector,) if receives else None
         request = Request(op, (vector,), outputs, root=self.ranks[peer], process_set=self._process_set, tag=tag)
         handle = self.runtime.submit(request)
-        return OperationWork(self, handle, (target,), store, self.limit_s, peer if receives else self.rank)
+        order = order_for((target,)) if receives else None
+        return OperationWork(self, handle, (target,), store, self.limit_s, order, peer if receives else self.rank)
 
     def mismatch(self, number: int) -> None:
         """Handle a mismatch between the ranks' calls of this number.
@@ -232,7 +247,7 @@ class GroupCalls:
 
     # ---- orphaned operations
 
-    def adopt(self, handle: int, store: Store | None, number: int | None) -> None:
+    def adopt(self, handle: int, store: Store | None, order: StreamOrder | None, number: int | None) -> None:
         """Take over an operation whose work object was dropped, to finish it later.
 
         Destructors call this, so it neither waits nor takes a lock.
@@ -240,9 +255,10 @@ class GroupCalls:
         Args:
             handle: the core's handle.
             store: stores the core's answer in the result tensors; None if that is not needed.
+            order: of the device's streams; None for an operation on the CPU.
             number: the collective's number in the group's order; None for a message.
         """
-        orphan = _Orphan(self.runtime, handle, store, number)
+        orphan = _Orphan(self.runtime, handle, store, order, number)
         self._orphans.append(orphan)
         if store is not None and number is not None:
             self.finisher.put(orphan.finish)

@@ -15,6 +15,7 @@ from horocache.core.context import call_at_exit
 
 Future: TypeAlias = "torch.futures.Future[Any]"
 Wait: TypeAlias = Callable[[], Any]
+Devices: TypeAlias = Sequence[torch.device]  # without the CPU, where results may have tensors, too
 
 _GRACE_S = 2.0  # seconds that all threads together have to end at exit
 # In C++, the value of a future made in Python is always a Python object; that of a TorchScript future has a C++ type.
@@ -51,13 +52,13 @@ def _end_threads() -> None:
 call_at_exit(_end_threads)
 
 
-def _future_of(wait: Wait) -> tuple[Future, Future]:
+def _future_of(wait: Wait, devices: Devices) -> tuple[Future, Future]:
     """Return a future that calls ``wait`` when it gets a value, and a future of the result or error of ``wait``.
 
     C++ recognizes an error only if a callback raised it: DistributedDataParallel treats an error that
     ``Future.set_exception`` stores as a tensor.
     """
-    start: Future = torch.futures.Future()
+    start: Future = torch.futures.Future(devices=list(devices))
     return start, start.then(lambda _: wait())
 
 
@@ -75,16 +76,16 @@ def of_tensor_list(future: Future, tensors: Sequence[torch.Tensor]) -> Future:
     return typed
 
 
-def wait_here(wait: Wait) -> Future:
+def wait_here(wait: Wait, devices: Devices) -> Future:
     """Call ``wait`` at once, and return a future of its result or error."""
-    start, future = _future_of(wait)
+    start, future = _future_of(wait, devices)
     start.set_result(None)
     return future
 
 
-def wait_apart(wait: Wait) -> Future:
+def wait_apart(wait: Wait, devices: Devices) -> Future:
     """Call ``wait`` in its own thread, as later operations may end first; return a future of its result or error."""
-    start, future = _future_of(wait)
+    start, future = _future_of(wait, devices)
     start_thread(start.set_result, None)
     return future
 
@@ -103,17 +104,17 @@ class Waiter:
         self._lock = threading.Lock()
         _closable.add(self)
 
-    def put(self, wait: Wait) -> Future:
+    def put(self, wait: Wait, devices: Devices) -> Future:
         """Queue ``wait`` for the thread; return a future of its result or error."""
         with self._lock:
             # A callback on a future runs in this thread. If it starts an operation and waits for it, another thread
             # must complete that operation's future.
             if threading.current_thread() is self._thread:
                 self._inner = self._inner or Waiter()
-                return self._inner.put(wait)
+                return self._inner.put(wait, devices)
             if self._thread is None:
                 self._thread = start_thread(self._run)
-        start, future = _future_of(wait)
+        start, future = _future_of(wait, devices)
         self._queue.put(start)
         return future
 

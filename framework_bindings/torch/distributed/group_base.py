@@ -12,13 +12,13 @@ from horocache.base.operation_codes import OP_BARRIER, OP_RECV, OP_SEND
 from horocache.errors import ShutDownError, UnsupportedError
 from torch._C import _distributed_c10d as c10d
 
+from .. import adapter
 from ..compile.dynamo import untraced
 from .dispatch import GroupCalls
 from .other_device_backends import make_backend
 from .tensors import only, options, put_back, to_move
 from .work import JointWork, OperationWork, Store, seconds_of
 
-_CPU = torch.device("cpu")
 _ProcessGroup: Any = dist.ProcessGroup  # its stubs lack the methods that C++ calls
 
 
@@ -34,8 +34,8 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
 
     This is a subclass of torch's ProcessGroup, because a subclass of torch's Backend cannot be written in Python.
     torch's own methods would look for a Backend of the tensors' device, so every method in use is overridden. Tensors
-    on other devices go to a group of torch's own, if the user has named a backend for them
-    (``"cpu:horocache,cuda:nccl"``).
+    on devices for which the user has named another backend (``"cpu:horocache,cuda:nccl"``) go to a group of torch's
+    own.
 
     Role: owned by torch.distributed, from ``init_process_group`` or ``new_group`` to ``destroy_process_group``.
 
@@ -64,6 +64,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         self._timeout = timeout
         self._backend_options = backend_options
         self._on_close = on_close
+        self._backends: dict[str, str] = {}
         self._others: Any = None
         self._coalesced: list[Any] | None = None
         self._texts = {"name": "", "desc": ""}
@@ -132,25 +133,41 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [_CPU, *self._backends_of_others()]
+        return [torch.device(kind) for kind in {"cpu": "horocache", **self._named()}]
 
-    def _backends_of_others(self) -> dict[torch.device, str]:
-        config = dist.distributed_c10d._world.pg_backend_config.get(self, "")
-        pairs = [pair.split(":") for pair in config.split(",") if ":" in pair]
-        return {torch.device(device): name for device, name in pairs if device != "cpu"}
+    def _named(self) -> dict[str, str]:
+        """Return the backends that the user has named, by kind of device; empty until torch has the group's entry."""
+        if not self._backends:
+            config = dist.distributed_c10d._world.pg_backend_config.get(self, "")
+            self._backends = dict(pair.split(":") for pair in config.split(",") if ":" in pair)
+        return self._backends
+
+    def is_elsewhere(self, tensor: torch.Tensor) -> bool:
+        """Return True if horocache does not run operations on the tensor: see :meth:`elsewhere`."""
+        if tensor.is_cpu and self._backends.get("cpu") == "horocache":  # a typical tensor
+            return False
+        return not self._serves(tensor.device)
+
+    def _serves(self, device: torch.device) -> bool:
+        """Return True unless the user has named another backend for the device, or horocache cannot reach it."""
+        named = self._named()
+        if device.type == "cpu":
+            return named.get("cpu", "horocache") == "horocache"
+        # init_process_group(device_id=...) asks before torch has the entry.
+        return device.type == adapter.CUDA and (not named or named.get(device.type) == "horocache")
 
     def elsewhere(self, device: torch.device) -> Any:
-        """Return the group that runs operations on another device.
+        """Return the group that runs operations on a device that horocache does not serve.
 
         Raises:
             UnsupportedError: the user has named no backend for the device, or has named horocache.
         """
         kind = torch.device(device.type)
-        name = self._backends_of_others().get(kind)
+        name = self._named().get(kind.type)
         if name is None or name == "horocache":
             raise UnsupportedError(
-                f"there is no backend for tensors on {device}; horocache has CPU tensors. Name one for that device, as "
-                f'in init_process_group("cpu:horocache,cuda:nccl"), or move the tensor with .cpu().'
+                f"there is no backend for tensors on {device}; horocache has CPU and CUDA tensors. Name one for that "
+                f'device, as in init_process_group("cpu:horocache,{kind}:NAME"), or move the tensor with .cpu().'
             )
         return self._group_of_others(kind, name)
 
@@ -166,12 +183,12 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         return self._others
 
     def _get_backend(self, device: torch.device) -> Any:
-        """Return the Backend for a device; for CPU tensors the group itself, which acts as its own Backend.
+        """Return the Backend for a device; where horocache serves it the group itself, which acts as its own Backend.
 
         Raises:
             UnsupportedError: the device has no backend.
         """
-        if device.type == "cpu":
+        if self._serves(device):
             return self
         return self.elsewhere(device)._get_backend(torch.device(device.type))
 
@@ -196,29 +213,30 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         """Start a barrier, which is over when all ranks have called it."""
         opts = options(c10d.BarrierOptions, opts, timeout=timeout)
         device = getattr(opts, "device", None)
-        if device is not None and device.type != "cpu":
+        if device is not None and not self._serves(device):
             return self.elsewhere(device).barrier(opts)
         return self.start((OP_BARRIER,), OP_BARRIER, (), None, (), None, opts)
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803  (torch's)
         """Send a tensor to a rank of the group."""
         tensor = only(tensors, "send")
-        if not tensor.is_cpu:
+        if self.is_elsewhere(tensor):
             return self.elsewhere(tensor.device).send([tensor], dstRank, tag)
-        return self._note(self.calls.message(OP_SEND, to_move(tensor), dstRank, tag, tensor, None))
+        vector = adapter.collectives.adapter.on_host(to_move(tensor), True)
+        return self._note(self.calls.message(OP_SEND, vector, dstRank, tag, tensor, None))
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
         """Receive a tensor from a rank of the group."""
         tensor = only(tensors, "recv")
-        if not tensor.is_cpu:
+        if self.is_elsewhere(tensor):
             return self.elsewhere(tensor.device).recv([tensor], srcRank, tag)
-        vector = to_move(tensor)
+        vector = adapter.collectives.adapter.on_host(to_move(tensor), False)
         return self._note(self.calls.message(OP_RECV, vector, srcRank, tag, tensor, put_back(tensor, vector)))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        """Raise UnsupportedError for CPU tensors: messages are matched by sender, so a receive must name one."""
+        """Raise UnsupportedError: messages are matched by sender, so a receive must name one."""
         tensor = only(tensors, "recv")
-        if not tensor.is_cpu:
+        if self.is_elsewhere(tensor):
             return self.elsewhere(tensor.device).recv_anysource([tensor], tag)
         raise UnsupportedError(
             "the backend horocache cannot receive from any rank; name one: recv(tensor, src=...). To take messages as "
@@ -234,13 +252,13 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         return work
 
     def _start_coalescing(self, device: torch.device) -> None:
-        if device.type == "cpu":
+        if self._serves(device):
             self._coalesced = []
         else:
             self.elsewhere(device)._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> Any:
-        if device.type != "cpu":
+        if not self._serves(device):
             return self.elsewhere(device)._end_coalescing(device)
         works, self._coalesced = self._coalesced, None
         return JointWork(works or [])

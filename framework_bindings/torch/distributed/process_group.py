@@ -7,7 +7,7 @@ from .reductions import Reductions
 
 
 class HorocacheGroup(Reductions, Movements):
-    """Runs the collectives and messages of one group of ranks, for CPU tensors.
+    """Runs the collectives and messages of one group of ranks, on CPU and CUDA tensors.
 
     torch calls the methods: the functions of torch.distributed from Python; DistributedDataParallel, functional
     collectives and compiled functions from C++. Every method that starts an operation returns a work object, on which

@@ -62,7 +62,7 @@ class Reductions(GroupBase):
         """Reduce a tensor in place; every rank gets the result."""
         tensor = only(tensors, "all_reduce")
         opts = options(c10d.AllreduceOptions, opts, reduceOp=op, timeout=timeout)
-        if not tensor.is_cpu:
+        if self.is_elsewhere(tensor):
             return self.elsewhere(tensor.device).allreduce([tensor], opts)
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
@@ -77,7 +77,7 @@ class Reductions(GroupBase):
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduce several tensors in place, as one operation."""
         opts = options(c10d.AllreduceCoalescedOptions, opts)
-        if not tensors[0].is_cpu:
+        if self.is_elsewhere(tensors[0]):
             return self.elsewhere(tensors[0].device).allreduce_coalesced(tensors, opts)
         vectors = [to_reduce(tensor) for tensor in tensors]
         store = all_of([put_back(tensor, vector) for tensor, vector in zip(tensors, vectors, strict=True)])
@@ -87,7 +87,7 @@ class Reductions(GroupBase):
         """Reduce the ranks' tensors into the root's tensor; the other ranks' tensors stay unchanged."""
         tensor = only(tensors, "reduce")
         opts = options(c10d.ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
-        if not tensor.is_cpu:
+        if self.is_elsewhere(tensor):
             return self.elsewhere(tensor.device).reduce([tensor], opts)
         vector = to_reduce(tensor)
         is_root = opts.rootRank == self._rank
@@ -101,7 +101,7 @@ class Reductions(GroupBase):
         """Reduce a list with one tensor for each rank; each rank gets the result of its tensor."""
         output, parts = only(output_tensors, "reduce_scatter"), only_list(input_tensors, "reduce_scatter")
         opts = options(c10d.ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
-        if not output.is_cpu:
+        if self.is_elsewhere(output):
             return self.elsewhere(output.device).reduce_scatter([output], [parts], opts)
         check_lists(parts, self._size, "the input of reduce_scatter")
         vectors = [to_reduce(part) for part in parts]
@@ -114,7 +114,7 @@ class Reductions(GroupBase):
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """Reduce a tensor; each rank gets an equal part of the result."""
         opts = options(c10d.ReduceScatterOptions, opts)
-        if not output.is_cpu:
+        if self.is_elsewhere(output):
             return newest(self.elsewhere(output.device), "reduce_scatter_single", "_reduce_scatter_base")(
                 output, input, opts
             )
@@ -131,7 +131,7 @@ class Reductions(GroupBase):
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """Reduce several tensors as one operation; each rank gets an equal part of each result."""
         opts = options(c10d.ReduceScatterOptions, opts)
-        if not outputs[0].is_cpu:
+        if self.is_elsewhere(outputs[0]):
             names = "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
             return newest(self.elsewhere(outputs[0].device), *names)(outputs, inputs, opts)
         vectors = [self._parts_to_reduce(output, tensor) for output, tensor in zip(outputs, inputs, strict=True)]

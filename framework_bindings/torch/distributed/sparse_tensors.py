@@ -25,7 +25,7 @@ def sparse_parts(tensor: torch.Tensor, reduce_op: int, scale: float, ranks: int)
     # An allgather concatenates rows, so each index becomes a row.
     indices = tensor.detach()._indices().t().contiguous()
     values = tensor.detach()._values().contiguous()
-    shape = torch.tensor([list(tensor.shape)])
+    shape = torch.tensor([list(tensor.shape)], device=tensor.device)
 
     def store(answer: Any) -> None:
         all_indices, all_values, shapes = results_of(answer)

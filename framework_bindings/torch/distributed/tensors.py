@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from horocache.collectives.api import And, Average, Max, Min, Or, Product, Sum, Xor
 from horocache.errors import InvalidArgumentError, MismatchError, UnsupportedError
-from torch.utils.dlpack import from_dlpack
 
 from ..adapter import DTYPES, TorchAdapter
 from .work import Store
@@ -59,7 +58,7 @@ def length(tensor: torch.Tensor) -> int:
 
 def nothing_like(tensor: torch.Tensor) -> torch.Tensor:
     """Return an empty vector of the element type that :func:`to_move` returns."""
-    return torch.empty(0, dtype=tensor.dtype if tensor.dtype in DTYPES else torch.uint8)
+    return torch.empty(0, dtype=tensor.dtype if tensor.dtype in DTYPES else torch.uint8, device=tensor.device)
 
 
 def put(target: torch.Tensor, values: torch.Tensor) -> None:
@@ -92,7 +91,7 @@ def put_back(target: torch.Tensor, vector: torch.Tensor) -> Store | None:
 
 def results_of(answer: Any) -> list[torch.Tensor]:
     """Return the vectors that the core has allocated."""
-    return [from_dlpack(result) for result in answer]
+    return [_adapter.from_result(result) for result in answer]
 
 
 def put_results(targets: Sequence[torch.Tensor]) -> Store:
@@ -100,7 +99,7 @@ def put_results(targets: Sequence[torch.Tensor]) -> Store:
 
     def store(answer: Any) -> None:
         for target, result in zip(targets, answer, strict=True):
-            values = from_dlpack(result)
+            values = _adapter.from_result(result)
             if values.numel() != length(target):
                 raise MismatchError(
                     f"the result has {values.numel()} elements, the tensor of shape {tuple(target.shape)} that was "
@@ -115,7 +114,7 @@ def put_parts(targets: Sequence[torch.Tensor], counts: Sequence[int]) -> Store:
     """Return a function that stores consecutive parts of the only result, ``counts`` elements each, in the tensors."""
 
     def store(answer: Any) -> None:
-        parts = torch.split_with_sizes(from_dlpack(answer[0]), list(counts))
+        parts = torch.split_with_sizes(_adapter.from_result(answer[0]), list(counts))
         for target, part in zip(targets, parts, strict=True):
             put(target, part)
 

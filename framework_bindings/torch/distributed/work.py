@@ -14,6 +14,7 @@ from horocache.errors import HorocacheError, MismatchError, StallError
 
 from ..compile.dynamo import untraced
 from .future_threads import Future, of_tensor_list, wait_apart, wait_here
+from .stream_order import NO_ORDER, StreamOrder
 
 if TYPE_CHECKING:
     from .dispatch import GroupCalls
@@ -28,9 +29,15 @@ def seconds_of(timeout: timedelta) -> float:
     return min(timeout.total_seconds(), _LONGEST_S)
 
 
+def _devices_of(tensors: Sequence[torch.Tensor]) -> list[torch.device]:
+    return list({tensor.device for tensor in tensors if not tensor.is_cpu})
+
+
 @untraced
 class OperationWork(dist.Work):
     """One operation of a group. Its tensors must not be used before it is over.
+
+    An operation on a device is over here when it has been launched. :meth:`wait` makes the current stream wait for it.
 
     Role: made by the group for the caller of the operation; any thread may wait.
 
@@ -40,6 +47,7 @@ class OperationWork(dist.Work):
         outputs: the tensors that hold the result when the operation is over.
         store: stores the core's answer in them; None if the core writes to them itself.
         limit_s: seconds to wait if the caller sets no limit; below 0 only the core's limits apply.
+        order: of the device's streams; None for an operation on the CPU.
         source: for a message, the rank in the group that sends it; None for a collective.
     """
 
@@ -50,6 +58,7 @@ class OperationWork(dist.Work):
         outputs: Sequence[torch.Tensor],
         store: Store | None,
         limit_s: float,
+        order: StreamOrder | None,
         source: int | None = None,
     ) -> None:
         dist.Work.__init__(self)
@@ -59,6 +68,7 @@ class OperationWork(dist.Work):
         self._outputs = outputs
         self._store = store
         self._limit_s = limit_s
+        self._order = order
         self._source = source
         self._number = calls.order.calls
         self._error: BaseException | None = None
@@ -89,6 +99,10 @@ class OperationWork(dist.Work):
             self._wait(end, limit_s)
         if self._error is not None:
             raise self._error
+        if self._source is None:
+            self._calls.finish_orphans_before(self._number)
+        if self._order is not None:
+            self._order.wait()
         return True
 
     def _wait(self, end: float, limit_s: float) -> None:
@@ -100,22 +114,19 @@ class OperationWork(dist.Work):
         try:
             if not self._over:
                 self._finish(left_s(), limit_s)
-                if self._source is None and self._error is None:
-                    self._calls.finish_orphans_before(self._number)
         finally:
             self._lock.release()
 
     def _finish(self, left_s: float, limit_s: float) -> None:
         try:
-            answer = self._calls.runtime.wait(self._handle, left_s)
+            with self._order or NO_ORDER:
+                self._keep(self._calls.runtime.wait(self._handle, left_s))
         except TimeoutError as late:
             raise self._late(limit_s, str(late)) from late
         except HorocacheError as error:
             self._error = error
             if isinstance(error, MismatchError) and self._source is None:
                 self._calls.mismatch(self._number)
-        else:
-            self._keep(answer)
         self._over = True
         self._store = None
 
@@ -134,13 +145,18 @@ class OperationWork(dist.Work):
         )
 
     def is_completed(self) -> bool:
-        """Return True if the operation is over, with or without an error."""
+        """Return True if the operation is over, with or without an error.
+
+        On a device it has then been launched, and the current stream waits for it.
+        """
         if not self._over and self._lock.acquire(blocking=False):
             try:
                 if not self._over and self._calls.runtime.poll(self._handle):
                     self._finish(-1.0, -1.0)
             finally:
                 self._lock.release()
+        if self._over and self._error is None and self._order is not None:
+            self._order.wait()
         return self._over
 
     def is_success(self) -> bool:
@@ -174,19 +190,21 @@ class OperationWork(dist.Work):
                 put = self._calls.waiter.put
             else:  # messages complete in any order
                 put = wait_apart
-            future = put(self._wait_for_result)
+            future = put(self._wait_for_result, _devices_of(self._outputs))
             # For half-precision buckets, DDP's FP16_COMPRESS requires a future whose value is a list of tensors in C++.
-            halves = all(tensor.dtype is torch.float16 for tensor in self._outputs)
+            halves = all(tensor.dtype is torch.float16 and tensor.is_cpu for tensor in self._outputs)
             self._future = of_tensor_list(future, self._outputs) if halves and self._outputs else future
         return self._future
 
     def _wait_for_result(self) -> list[torch.Tensor]:
+        # For a device, torch makes the future's users wait for what is then the current stream.
         self.wait()
         return self.result()
 
     def __del__(self) -> None:
         if not getattr(self, "_over", True):
-            self._calls.adopt(self._handle, self._store, self._number if self._source is None else None)
+            number = self._number if self._source is None else None
+            self._calls.adopt(self._handle, self._store, self._order, number)
 
 
 @untraced

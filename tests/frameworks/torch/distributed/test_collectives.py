@@ -341,6 +341,6 @@ def test_methods_of_the_process_group(tmp_path):
         assert tensor.tolist() == [ranks if rank == 1 else 1.0] * 2
         pg.barrier().wait()
         assert (pg.rank(), pg.size(), pg.name(), pg.group_name) == (rank, ranks, "horocache", "0")
-        assert dist.get_backend() == "horocache" and dist.get_backend_config() == "cpu:horocache"
+        assert dist.get_backend() == "horocache" and dist.get_backend_config() == "cpu:horocache,cuda:horocache"
         with pytest.raises(ValueError, match="takes one tensor"):
             pg.allreduce([tensor, tensor])
