@@ -39,7 +39,7 @@ export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= 1
 export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 
-.PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build core lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper dist docs clean
+.PHONY: help demo test test-cpp test-python test-nccl test-mpi $(MPIS:%=test-mpi-%) build core lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper dist docs clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -62,6 +62,9 @@ test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is p
 	$(BIN)/python -m pytest $(call PARALLEL,$(WORKERS)) --durations=30 --durations-min=1 $(PYTEST_FOLDERS) $(PYTEST_ARGS)
 
 # All environments first: some tests take the library of another MPI.
+test-nccl: $(VENV)/nccl.stamp build  ## Run the tests of NVIDIA's own NCCL, which needs no GPU for them (200 MB)
+	NCCL_WHEEL=$(abspath $(VENV)/nccl) $(BIN)/python -m pytest $(call PARALLEL,$(JOBS)) tests/nccl $(PYTEST_ARGS)
+
 test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
 
 $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
@@ -142,6 +145,12 @@ $(VENV)/demo.stamp: $(VENV)/tools.stamp
 $(VENV)/test.stamp: $(VENV)/tools.stamp
 	$(REGISTER) '.[test]'
 	@touch $@ $(VENV)/demo.stamp
+
+# In a folder of its own: a job looks for NCCL among the installed packages.
+$(VENV)/nccl.stamp: $(VENV)/test.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/nccl \
+	  "$$(grep ^nvidia-nccl-cu13== constraints.txt)"
+	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/test.stamp
 	$(REGISTER) '.[test,lint]'

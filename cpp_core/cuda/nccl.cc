@@ -122,8 +122,8 @@ Status Nccl::Check(NcclResult result, const char* call, NcclCommHandle comm) con
   const char* const text = can_ask ? functions_.GetErrorString(result) : nullptr;
   const char* const last = can_ask ? functions_.GetLastError(comm) : nullptr;
   std::string why = std::string(call) + " failed with " + std::to_string(result);
-  if (text != nullptr) why += " (" + Printable(text) + ")";
-  if (last != nullptr && *last != '\0') why += ": " + Printable(last);
+  if (text != nullptr) why += " (" + PrintableLines(text) + ")";
+  if (last != nullptr && *last != '\0') why += ": " + PrintableLines(last);
   return {StatusCode::kAborted, Sentence(why) + " NCCL_DEBUG=INFO shows more."};
 }
 

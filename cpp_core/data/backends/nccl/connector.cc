@@ -183,8 +183,8 @@ bool NcclConnector::EndWith(int rank, const Reason& reason) {
   const std::string_view whole(reason.text, kReasonBytes);
   Collective names;
   names.names = names_;
-  return End(
-      {StatusCode::kUnsupported, names.Rank(rank) + ": " + Printable(std::string(whole.substr(0, whole.find('\0'))))});
+  const std::string text = PrintableLines(whole.substr(0, whole.find('\0')));
+  return End({StatusCode::kUnsupported, names.Rank(rank) + ": " + text});
 }
 
 bool NcclConnector::End(Status outcome) {
