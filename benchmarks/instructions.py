@@ -5,7 +5,9 @@ that a real backward pass can be run. The count of a run of few steps is subtrac
 that one-time work of the first steps (sending names, warming up Python) does not count.
 
 ``python benchmarks/instructions.py`` prints the instructions that horocache adds to a whole step, in all threads, by
-library: steps with horocache less steps without it.
+library: steps with horocache less steps without it. ``python benchmarks/instructions.py CUDA NCCL`` prints those of the
+core for a fused allreduce of tensors on a device, from its submission to its launch; CUDA and NCCL are the fake
+libraries in ``build/dev/tests/fake_gpu``.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from benchmarks.report import Table
 FEW, MORE = 2, 6  # steps
 _CALLER = "torch::autograd::PyFunctionTensorPostAccGradHooks::operator()*"
 _PROGRAM = Path(__file__).with_name("scripts") / "hooks.py"
+_ON_DEVICE = _PROGRAM.with_name("device_steps.py")
 _TIMEOUT_S = 900.0  # importing torch alone takes a minute and a half under valgrind
 
 
@@ -47,10 +50,10 @@ def per_hook() -> float:
     return (more - few) / (MORE - FEW) / parameters
 
 
-def _run(path: Path, options: list[str], arguments: list[str]) -> tuple[int, str]:
+def _run(path: Path, options: list[str], arguments: list[str], program: Path = _PROGRAM) -> tuple[int, str]:
     """Return the number of parameters, and the text of callgrind's file."""
     valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={path}", *options]
-    command = [*valgrind, sys.executable, str(_PROGRAM), *arguments]
+    command = [*valgrind, sys.executable, str(program), *arguments]
     printed = run_command(command, _TIMEOUT_S, {"PYTHONHASHSEED": "0", "HOROCACHE_RANK": "0", "HOROCACHE_SIZE": "1"})
     return int(printed), path.read_text(encoding="utf-8")
 
@@ -101,6 +104,31 @@ def by_library() -> tuple[int, Counter[str]]:
     return parameters, step
 
 
+def on_device(cuda: str, nccl: str) -> tuple[int, float]:
+    """Return the number of tensors of a fused allreduce, and the instructions of the core in the calling thread.
+
+    Those of Python and of libc are left out: most of them are the fake libraries' and the test's arrays'.
+
+    Args:
+        cuda: path of the fake CUDA driver.
+        nccl: path of the fake NCCL.
+
+    Raises:
+        JobError: valgrind failed.
+    """
+
+    def counted(steps: int) -> tuple[int, int]:
+        path = Path(name) / f"{steps}.callgrind"
+        tensors, _ = _run(path, ["--separate-threads=yes"], [cuda, nccl, str(steps)], _ON_DEVICE)
+        libraries = of_objects(Path(f"{path}-01").read_text(encoding="utf-8"))
+        return tensors, sum(count for library, count in libraries.items() if library.startswith("_core."))
+
+    few, more = 10, 110
+    with tempfile.TemporaryDirectory(prefix="horocache-bench-") as name, ThreadPoolExecutor(2) as pool:
+        (tensors, with_more), (_, with_few) = pool.map(counted, (more, few))
+    return tensors, (with_more - with_few) / (more - few)
+
+
 def of_objects(text: str) -> Counter[str]:
     """Return the instructions in the code of each library, without its callees, from the text of callgrind's file."""
     names: dict[str, str] = {}
@@ -124,6 +152,10 @@ def _main() -> None:
     reason = why_not()
     if reason:
         raise SystemExit(reason)
+    if len(sys.argv) == 3:
+        tensors, count = on_device(*sys.argv[1:])
+        print(f"an allreduce of {tensors} tensors on a device, from submission to launch: {count:,.0f} instructions")
+        return
     parameters, step = by_library()
     rows = [[library, f"{count:,}", f"{count / parameters:,.0f}"] for library, count in step.most_common() if count]
     title = f"Instructions that horocache adds to a step of {parameters} gradients on one rank"

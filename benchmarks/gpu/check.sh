@@ -4,7 +4,7 @@
 #
 #   PYTHON=.venv/bin/python benchmarks/gpu/check.sh FOLDER
 #
-# PYTHON has horocache installed, and torch with CUDA. On the fake driver:
+# PYTHON has horocache[demo] installed, and torch with CUDA. On the fake driver:
 #   CUDA_LIBRARY=build/dev/tests/fake_gpu/libcuda_fake.so.1 DEVICE=fakecuda benchmarks/gpu/check.sh FOLDER
 # NCCL_LIBRARY names NCCL for the steps nccl-N and the calibration, SECTIONS some sections of the latter. Two ranks on one
 # GPU take NCCL 2.30.3 or newer.
@@ -48,6 +48,9 @@ fi
 for ranks in 1 2 4; do
   step "torch-$ranks" 60 "${launch[@]}" -np "$ranks" "$python" "$check" --device "$device" results order reuse training
 done
+if [ "$device" = cuda ]; then
+  step demo 60 "${launch[@]}" -np 2 "$python" docs/examples/torch_digits.py --device cuda
+fi
 # The launcher's code is that of the killed rank.
 step kill 40 bash -c '"$@" >"$0/kill.ranks" 2>&1; code=$?; grep "known after" "$0/kill.ranks" && [ "$code" = 137 ]' \
   "$out" "${launch[@]}" -np 3 "$python" "$check" --device "$device" kill

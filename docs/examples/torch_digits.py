@@ -2,6 +2,7 @@
 
     horocacherun -np 2 python docs/examples/torch_digits.py
     torchrun --nproc-per-node 2 docs/examples/torch_digits.py --num-groups 2 --compression fp16
+    horocacherun -np 2 python docs/examples/torch_digits.py --device cuda
 
 Every process sees its share of the training images. The last line of output is the accuracy on images that no process
 has seen. Exits with an error if the processes end with different parameters.
@@ -38,6 +39,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--clip", type=float, default=5.0, help="largest norm of the gradient (5)")
     parser.add_argument("--checkpoint", type=Path, help="file that rank 0 writes after each epoch")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
+    parser.add_argument("--device", default="cpu", help="where to train: cpu (the default) or cuda, a GPU per process")
     parser.add_argument("--seed", type=int, default=42, help="of the initial parameters and the order of the images")
     options = parser.parse_args(arguments)
     if options.epochs < 1 or options.batch_size < 1 or options.warmup_epochs < 0 or options.num_groups < 0:
@@ -89,6 +91,15 @@ def load_images(seed: int) -> tuple[torch.utils.data.TensorDataset, torch.Tensor
     return torch.utils.data.TensorDataset(images[train], labels[train]), images[test], labels[test]
 
 
+def choose_device(kind: str) -> torch.device:
+    """Return this process's device; processes share a GPU if there are more of them than GPUs."""
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise SystemExit("--device cuda needs a GPU, and a torch that is built for it")
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    return torch.device(kind)
+
+
 def make_model() -> nn.Module:
     """Return a small convolutional network for images of 8 by 8 pixels."""
     return nn.Sequential(
@@ -136,7 +147,9 @@ def restore(options: argparse.Namespace, model: nn.Module, optimizer: torch.opti
     return int(hvd.broadcast_object(epoch, root_rank=0, name="epoch"))
 
 
-def train(options: argparse.Namespace, model: nn.Module, dataset: torch.utils.data.TensorDataset) -> None:
+def train(
+    options: argparse.Namespace, model: nn.Module, dataset: torch.utils.data.TensorDataset, device: torch.device
+) -> None:
     """Train from the checkpoint's epoch, or from the first one, to the last."""
     plain = torch.optim.SGD(model.parameters(), lr=options.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(
@@ -158,7 +171,7 @@ def train(options: argparse.Namespace, model: nn.Module, dataset: torch.utils.da
                     # Grows from one process's rate to the full one: small steps while the parameters are arbitrary.
                     group["lr"] = options.lr + (full_rate - options.lr) * min(1.0, step / warmup_steps)
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(model(images), labels)
+                loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
                 loss.backward()  # type: ignore[no-untyped-call]
                 # Clipping applies to the mean of all processes' gradients, so the gradients are reduced first.
                 optimizer.synchronize()
@@ -174,17 +187,17 @@ def replicas_are_identical(model: nn.Module) -> bool:
     """Return True if all processes have the same bits in their parameters."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(parameter.detach().contiguous().numpy().tobytes())
+        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
     mine = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8).unsqueeze(0)
     everyone = hvd.allgather(mine, name="digest")
     return bool((everyone == everyone[0]).all())
 
 
-def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> float:
     """Return the share of test images that the model recognizes; each process evaluates a part of them."""
     rows = slice(hvd.rank(), None, hvd.size())
     with torch.no_grad():
-        right = (model(images[rows]).argmax(dim=1) == labels[rows]).sum()
+        right = (model(images[rows].to(device)).argmax(dim=1) == labels[rows].to(device)).sum()
     return float(hvd.allreduce(right, op=hvd.Sum, name="right")) / len(labels)
 
 
@@ -195,12 +208,13 @@ def main(arguments: list[str] | None = None) -> int:
     # Each rank has its own seed on purpose: rank 0's parameters are broadcast.
     torch.manual_seed(options.seed + hvd.rank())
     dataset, test_images, test_labels = load_images(options.seed)
-    model = make_model()
-    train(options, model, dataset)
+    device = choose_device(options.device)
+    model = make_model().to(device)
+    train(options, model, dataset, device)
     if not replicas_are_identical(model):
         print(f"rank {hvd.rank()}: the processes ended with different parameters", file=sys.stderr)
         return 1
-    result = accuracy(model, test_images, test_labels)
+    result = accuracy(model, test_images, test_labels, device)
     if hvd.rank() == 0:
         print(f"replicas of {hvd.size()} processes are bit-identical")
         print(f"test accuracy {result:.3f}", flush=True)
