@@ -26,8 +26,6 @@ class Result:
     on_device: bool  # True if it is in the device's memory: copy_to is then the way to its elements
     # Queues a copy on the current stream of the target's framework, behind the operation. The target is on cuda_device.
     def copy_to(self, target: Any) -> None: ...
-    # A tensor on part of this memory, from element `first` on; only for results of Runtime.empty().
-    def part(self, first: int, shape: Sequence[int]) -> Result: ...
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
@@ -69,6 +67,7 @@ class GradientSlot:
     bytes: int
     index: int  # of the parameter
     wants_view: bool  # True if the gradient belongs in a bucket view
+    moves_at_once: bool  # True: it moves there in its hook, not in a batch
     irregular: bool  # True if the gradient cannot be submitted as it is
     param: Any
     name: str
@@ -97,6 +96,10 @@ def view_is_intact(slot: GradientSlot, /) -> bool: ...
 
 # True if, besides, only the slot uses it.
 def view_is_free(slot: GradientSlot, /) -> bool: ...
+
+# The place of a tensor in the array that NCCL gets for the small tensors of an operation. 0: in front; 1: behind these;
+# 2: it is not in the array.
+def flat_part(bytes: int, /) -> int: ...
 
 @final
 class Runtime:

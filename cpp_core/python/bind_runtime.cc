@@ -82,21 +82,6 @@ py::capsule ExportDlpack(const py::object& self, const py::kwargs&) {
   return py::reinterpret_steal<py::capsule>(capsule);
 }
 
-// Returns a tensor on part of the memory of another, from element `first` on.
-PyResult PartOf(const PyResult& whole, int64_t first, std::vector<int64_t> shape) {
-  int64_t count = 1, all = 1;
-  for (const int64_t extent : shape) count *= extent;
-  for (const int64_t extent : whole.result.shape) all *= extent;
-  if (whole.memory == nullptr || first < 0 || count < 0 || first + count > all) throw py::index_error("no such part");
-  const auto width = static_cast<int64_t>(DTypeBytes(whole.result.dtype));
-  PyResult part;
-  part.memory = {whole.memory, whole.memory.get() + first * width};
-  part.result.dtype = whole.result.dtype;
-  part.result.shape = std::move(shape);
-  part.result.size_bytes = count * width;
-  return part;
-}
-
 // Queues a copy of a result on a device to `target`, behind the operation, on the current stream of the target's
 // framework.
 void CopyTo(const PyResult& self, const py::object& target) {
@@ -126,7 +111,6 @@ void BindResult(py::module_& module) {
       .def_readonly("cuda_device", &PyResult::cuda_device)
       .def_property_readonly("on_device", [](const PyResult& self) { return self.result.on_device != nullptr; })
       .def("copy_to", &CopyTo, py::arg("target"))
-      .def("part", &PartOf, py::arg("first"), py::arg("shape"))
       .def("__dlpack__", &ExportDlpack)
       .def("__dlpack_device__", [](const PyResult& self) {
         return self.result.on_device == nullptr ? std::tuple(int{dlpack::kCpu}, 0)

@@ -196,7 +196,7 @@ def metrics() -> Metrics:
 
     * ``operations``: of all backends; ``payload_bytes``: of their tensors.
     * ``bytes_copied``: copied into and out of buffers; ``bytes_folded``: of results, each store counted once.
-    * ``bytes_into_views``: of gradients that were copied into bucket views in shared memory.
+    * ``bytes_into_views``: of gradients that were copied into bucket views.
     * ``fused_operations``: fused buffers that lanes executed; ``fused_size_log2.N``: those of more than 2^(N-1) and at
       most 2^N bytes.
     * ``inline_operations``: small allreduces that needed no buffer, because their data came with the round.

@@ -1,6 +1,7 @@
 """``horocache.torch`` with tensors on the fake CUDA driver gives what it gives on the CPU."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,10 @@ def test_operations_and_their_gradients():
             received, rows = hvd.alltoall(tensor(size * 2), splits=torch.tensor([2] * size), name="alltoall")
             in_place = tensor(4)
             hvd.broadcast_(in_place, 1, name="broadcast")
+            columns = tensor(4, 3).t()
+            hvd.sendrecv(tensor(3, 4), (rank + 1) % size, columns, (rank - 1) % size)
             results = [
+                columns,
                 given.grad,
                 hvd.allreduce(tensor(5).bfloat16(), op=hvd.Average, name="average"),
                 hvd.allreduce(tensor(5), op=hvd.Sum, name="fp16", compression=hvd.Compression.fp16),
@@ -71,7 +75,15 @@ def test_operations_and_their_gradients():
 
 
 NCCL = {"HOROCACHE_NCCL_LIBRARY": str(nccl(23007)), "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-OPTIONS = [{}, {"num_groups": 2}, {"compression": "fp16"}, {"passes": 2}, {"op": "Adasum"}]
+OPTIONS = [
+    {},
+    {"num_groups": 2},
+    {"compression": "fp16"},
+    {"passes": 2},
+    {"op": "Adasum"},
+    {"view": True},
+    {"view": True, "num_groups": 2, "passes": 2, "set_to_none": False},
+]
 
 
 @pytest.mark.parametrize("variables", [{}, NCCL], ids=["host", "nccl"])
@@ -90,12 +102,13 @@ def test_training(options, variables):
                 compression=getattr(hvd.Compression, options.get("compression", "none")),
                 backward_passes_per_step=passes,
                 op=getattr(hvd, options.get("op", "Average")),
+                gradient_as_bucket_view=options.get("view", "auto"),
             )
             hvd.broadcast_parameters(model.state_dict(), root_rank=0)
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
             data = torch.Generator().manual_seed(7 + hvd.rank())
             for _ in range(3):
-                optimizer.zero_grad()
+                optimizer.zero_grad(set_to_none=options.get("set_to_none", True))
                 for _ in range(passes):
                     batch = torch.randn(6, 4, generator=data).to(place)
                     model(batch).square().mean().backward()
@@ -110,6 +123,85 @@ def test_training(options, variables):
     answers = on_device(run, 2, **variables)
     assert_alike(answers)
     assert answers[0] == answers[1], "the ranks' parameters differ"
+
+
+def test_bucket_views_lie_as_nccl_takes_them_so_that_nothing_is_packed():
+    def run(torch, hvd):
+        import device_arrays
+
+        class Model(torch.nn.Module):
+            """Uses its parameters in another order than it registers them."""
+
+            def __init__(self):
+                super().__init__()
+                self.second, self.fourth = torch.nn.Linear(5, 4), torch.nn.Linear(3, 4)
+                self.third, self.first = torch.nn.Linear(4, 3), torch.nn.Linear(300_000, 5)
+
+            def forward(self, batch):
+                return self.fourth(self.third(self.second(self.first(batch))))
+
+        model = Model().to("fakecuda")
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0),
+            named_parameters=model.named_parameters(),
+            op=hvd.Sum,
+            num_groups=2,
+            gradient_as_bucket_view=True,
+        )
+        batch = torch.ones(1, 300_000).to("fakecuda")
+
+        def step():
+            optimizer.zero_grad(set_to_none=False)
+            model(batch).sum().backward()
+            optimizer.step()
+
+        step()  # measures the order of the gradients
+        names = "cuLaunchKernel", "ncclAllReduce"
+        before = [device_arrays.calls(name) for name in names]
+        step()
+        step()
+        counts = [device_arrays.calls(name) - already for name, already in zip(names, before, strict=True)]
+        grads = {name: param.grad for name, param in model.named_parameters()}
+        places = sorted((grad.data_ptr(), grad.nbytes, name) for name, grad in grads.items())
+        gaps = [place - last - size for (last, size, _), (place, _, _) in pairwise(places)]
+        alignments = {name: place % 16 for place, _, name in places}
+        return counts, gaps, alignments, [name for *_, name in places], grads["fourth.bias"].cpu().tolist()
+
+    knobs = {"group_by": "count", "disable_group_fusion": "1"}
+    for counts, gaps, alignments, order, values in on_device(run, 2, knobs, **NCCL):
+        # Small tensors of a group are one call, the large one is another.
+        assert counts == [0, 2 * 3], counts
+        assert all(0 <= gap < 16 for gap in gaps), gaps
+        behind_vectors = {"third.bias", "first.bias"}  # of 12 and 20 bytes
+        assert order[-1] == "first.weight" and not any(alignments[name] for name in order if name not in behind_vectors)
+        assert values == [2.0] * 4
+
+
+def test_a_bucket_view_on_the_device_is_given_up_when_it_must_be():
+    def run(torch, hvd):
+        model = torch.nn.Linear(4, 4).to("fakecuda")
+        params = dict(model.named_parameters())
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0),
+            named_parameters=model.named_parameters(),
+            op=hvd.Sum,
+            gradient_as_bucket_view=True,
+        )
+        seen = []
+        for turn in range(3):
+            optimizer.zero_grad()
+            model(torch.full((1, 4), float(turn)).to("fakecuda")).sum().backward()
+            optimizer.step()
+            seen.append(params["weight"].grad)  # the program keeps it: it has its values still at the end
+        kept = [grad.cpu()[0].tolist() for grad in seen]
+        own = torch.zeros(4).to("fakecuda")
+        params["bias"].grad = own
+        model(torch.ones(1, 4).to("fakecuda")).sum().backward()
+        optimizer.step()
+        return kept, params["bias"].grad is own, own.cpu().tolist()
+
+    for kept, is_own, own in on_device(run, 2, **NCCL):
+        assert kept == [[0.0] * 4, [2.0] * 4, [4.0] * 4] and is_own and own == [2.0] * 4
 
 
 def test_a_model_on_the_cpu_and_the_device():
@@ -131,6 +223,30 @@ def test_a_model_on_the_cpu_and_the_device():
             return [param.detach().cpu().tolist() for _, param in named]
 
         return train("cpu"), train("fakecuda")
+
+    assert_alike(on_device(run, 2))
+
+
+def test_the_digits_example_trains_alike():
+    def run(torch, hvd):
+        import runpy
+        from pathlib import Path
+
+        import device_arrays
+
+        file = Path(device_arrays.__file__).parents[2] / "docs" / "examples" / "torch_digits.py"
+        example, results = runpy.run_path(str(file)), []
+        for place in ("cpu", "fakecuda"):
+            options = example["parse_arguments"](["--epochs", "1", "--batch-size", "64", "--device", place])
+            device = example["choose_device"](place)
+            torch.manual_seed(1)
+            dataset, images, labels = example["load_images"](0)
+            model = example["make_model"]().to(device)
+            example["train"](options, model, dataset, device)
+            assert example["replicas_are_identical"](model)
+            rate = example["accuracy"](model, images, labels, device)
+            results.append((rate, [param.detach().cpu().tolist() for param in model.parameters()]))
+        return results
 
     assert_alike(on_device(run, 2))
 

@@ -51,7 +51,7 @@ bool IsUniquelyReferenced(PyObject* grad, const GradientQueue& queue) {
 // The decision of Note [Whose memory a gradient is in]. Describes a gradient that may move.
 bool MayMove(GradientSlot* slot, PyObject* grad, dlpack::Tensor* description) {
   GradientQueue* queue = AsQueue(slot->queue);
-  const bool dense = Describe(&queue->gradients, grad, description) && description->device.type == dlpack::kCpu;
+  const bool dense = Describe(&queue->gradients, grad, description);
   const bool may_move = dense && IsUniquelyReferenced(grad, *queue) && RequiresNoGrad(grad);
   PyErr_Clear();  // a failed call leaves the answer unknown; the gradient stays then
   if (!dense && IsSparse(grad)) slot->wants_view = 0;  // later gradients of the parameter are sparse, too
@@ -70,9 +70,11 @@ bool AllocateView(GradientSlot* slot) {
   return done != nullptr;
 }
 
-// Copies the gradient's values to the bucket view. Returns false with an error set.
+// Copies the gradient's values to the bucket view; on a GPU, in the order of torch's current stream. Returns false with
+// an error set.
 bool Copy(const GradientSlot& slot, PyObject* grad, const dlpack::Tensor& from, const dlpack::Tensor& to) {
-  if (from.data == nullptr || !SameStrides(from, to) || !IsPlain(grad)) {  // null: the tensor has no memory of its own
+  const bool readable = from.device.type == dlpack::kCpu && from.data != nullptr;  // null: it has no memory of its own
+  if (!readable || !SameStrides(from, to) || !IsPlain(grad)) {
     PyErr_Clear();
     return CopyValues(slot.view, grad);
   }
@@ -99,9 +101,10 @@ bool MoveIntoView(GradientSlot* slot, PyObject* param) {
   if (grad.is_none() || (intact && grad.ptr() == slot->view)) return true;
   if (!intact && Has(slot->view)) DropView(slot);
   if (!MayMove(slot, grad.ptr(), &from)) return true;
-  if (!intact || !SameShape(from, to) || !OnlyTheSlotUsesTheView(*slot)) {
+  if (!intact || !SameKind(from, to) || !OnlyTheSlotUsesTheView(*slot)) {
     if (!AllocateView(slot)) return false;
-    if (!DescribeView(*slot, &to) || !SameShape(from, to)) {  // the gradient has another type than its parameter
+    // The gradient may have another type than its parameter, or be where it can have no bucket view.
+    if (!DescribeView(*slot, &to) || !SameKind(from, to)) {
       slot->wants_view = 0;
       DropView(slot);
       return true;

@@ -1,4 +1,5 @@
-// Bucket views: gradients in memory that the ranks of a host share, where they are reduced in place.
+// Bucket views: gradients side by side in one block of memory, where they are reduced in place. On the CPU, the ranks
+// of a host share this memory. On a GPU, NCCL reduces it without a copy.
 //
 // Note [Whose memory a gradient is in]
 // Autograd allocates a new tensor for a gradient that is None, and adds to an existing gradient. With
@@ -10,7 +11,7 @@
 //   gradient, and autograd only adds to it; or a hook has kept it.
 // * Its memory is not torch's: a NumPy array's, for example.
 // * It has a graph of its own (backward(create_graph=True)).
-// * It is sparse, is not on the CPU, or has another type than its parameter.
+// * It is sparse, has another type than its parameter, or is on a GPU and the program has not asked for bucket views.
 //
 // In these cases the parameter gets a new bucket view:
 //

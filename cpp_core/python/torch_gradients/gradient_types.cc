@@ -34,6 +34,7 @@ PyMemberDef slot_members[] = {
     HC_MEMBER(T_LONGLONG, GradientSlot, bytes, "of the gradient"),
     HC_MEMBER(T_PYSSIZET, GradientSlot, index, "of the parameter"),
     HC_MEMBER(T_BOOL, GradientSlot, wants_view, "True if the gradient belongs in a bucket view"),
+    HC_MEMBER(T_BOOL, GradientSlot, moves_at_once, "True if it moves there in its hook, not in a batch"),
     HC_MEMBER(T_BOOL, GradientSlot, irregular, "True if the gradient cannot be submitted as it is"),
     HC_MEMBER(T_OBJECT, GradientSlot, param, "the parameter"),
     HC_MEMBER(T_OBJECT, GradientSlot, name, "as it is submitted"),

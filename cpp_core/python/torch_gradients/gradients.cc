@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/clock.h"
+#include "data/backends/nccl/flat_array.h"
 #include "python/bind.h"
 #include "python/tensor_caster.h"
 #include "python/torch_gradients/bucket_view.h"
@@ -107,7 +108,7 @@ bool Note(PyObject* note, Py_ssize_t index) {
 
 // Handles one call of a parameter's hook. Returns false with an error set.
 bool OnGradient(GradientSlot* slot, PyObject* param) {
-  const bool later = slot->passes_left == 1 && AsBucket(slot->bucket)->group;
+  const bool later = slot->passes_left == 1 && AsBucket(slot->bucket)->group && !slot->moves_at_once;
   if (slot->wants_view && !(later ? MoveLater(slot) : MoveIntoView(slot, param))) return false;
   if (--slot->passes_left != 0) {
     if (slot->passes_left > 0) return true;
@@ -144,7 +145,8 @@ PyObject* Gather(PyObject*, PyObject* object) {
   PyObject* slots = bucket->slots;
   bucket->direct = 0;
   if (!HasSlots(*bucket)) return PyErr_Format(PyExc_TypeError, "a bucket's slots are a list");
-  if (PyList_GET_SIZE(slots) > 0 && !MoveAll(AsQueue(AsSlot(PyList_GET_ITEM(slots, 0))->queue))) return nullptr;
+  const GradientSlot* first = PyList_GET_SIZE(slots) > 0 ? AsSlot(PyList_GET_ITEM(slots, 0)) : nullptr;
+  if (first != nullptr && !first->moves_at_once && !MoveAll(AsQueue(first->queue))) return nullptr;
   PyObject* tensors = PyList_New(PyList_GET_SIZE(slots));
   if (tensors == nullptr) return nullptr;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(slots); ++i) {
@@ -203,7 +205,15 @@ PyObject* ViewIsIntactForPython(PyObject*, PyObject* slot) {
 
 PyObject* ViewIsFreeForPython(PyObject*, PyObject* slot) { return PyBool_FromLong(ViewIsFree(*AsSlot(slot)) ? 1 : 0); }
 
-PyMethodDef functions[] = {{"grad_references", &GradReferences, METH_O, "grad_references(param, /)"},
+// See BucketViews in framework_bindings/torch/optimizer/bucket_views.py.
+PyObject* FlatPartForPython(PyObject*, PyObject* bytes) {
+  const long long number = PyLong_AsLongLong(bytes);
+  if (number == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  return PyLong_FromLong(static_cast<long>(data::FlatPartOf(number)));
+}
+
+PyMethodDef functions[] = {{"flat_part", &FlatPartForPython, METH_O, "flat_part(bytes, /)"},
+                           {"grad_references", &GradReferences, METH_O, "grad_references(param, /)"},
                            {"view_is_intact", &ViewIsIntactForPython, METH_O, "view_is_intact(slot, /)"},
                            {"view_is_free", &ViewIsFreeForPython, METH_O, "view_is_free(slot, /)"},
                            {"gather_gradients", &Gather, METH_O, "gather_gradients(bucket, /)"},

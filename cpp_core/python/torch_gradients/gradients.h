@@ -2,16 +2,17 @@
 //
 // Note [Counting gradients down]
 // Each parameter has a slot, which is the parameter's autograd hook: autograd calls it when a backward pass has added
-// to the gradient. The slot moves the gradient into its bucket view in shared memory if it has one, and counts down the
-// backward passes of the step. After the last pass the gradient is complete, and the slot counts down its bucket. The
-// last gradient of a group calls queue->complete(bucket), which is GradientReducer.submit in Python. A gradient
-// without a group goes into the queue, unless it is compressed: then queue->complete(bucket) is called. When the queue
-// has `limit` bytes, or the backward pass ends, queue->submit() is called, which is GradientReducer._submit_queued. So
-// Python runs once for each group, or for each MiB.
+// to the gradient. The slot moves the gradient into its bucket view if it has one, and counts down the backward passes
+// of the step. After the last pass the gradient is complete, and the slot counts down its bucket. The last gradient of
+// a group calls queue->complete(bucket), which is GradientReducer.submit in Python. A gradient without a group goes
+// into the queue, unless it is compressed: then queue->complete(bucket) is called. When the queue has `limit` bytes, or
+// the backward pass ends, queue->submit() is called, which is GradientReducer._submit_queued. So Python runs once for
+// each group, or for each MiB.
 //
 // Complete gradients of a group are moved into their bucket views in batches: at 256 KiB, or when the group is
 // complete. The calls to torch for each gradient then find warm caches, unlike calls between two operations of a
-// backward pass.
+// backward pass. Gradients on a device are moved at once: autograd has a thread for each device, and a batch belongs to
+// the thread of the CPU.
 //
 // All calls require the GIL. The three structs are Python objects; Python code subclasses them.
 #pragma once
@@ -45,12 +46,13 @@ struct GradientSlot {
   long long bytes;         // of the gradient
   Py_ssize_t index;        // of the parameter
   char wants_view;         // 1: the gradient belongs in a bucket view
+  char moves_at_once;      // 1: it moves there in its hook, not in a batch
   char irregular;          // 1: the gradient cannot be submitted as it is
   PyObject* param;         // the parameter
   PyObject* name;          // as submitted
   PyObject* bucket;        // a GradientBucket, or None
   PyObject* queue;         // a GradientQueue
-  PyObject* view;          // the bucket view: a tensor in shared memory, or None
+  PyObject* view;          // the bucket view: a tensor, or None
   long long view_address;  // the view's original address: a program may give the tensor other memory
   PyObject* compact;       // the tensor to submit for the view: its elements, in the order of memory
   PyObject* storage;       // address of the view's storage, for which torch has a use count; or None

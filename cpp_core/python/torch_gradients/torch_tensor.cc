@@ -70,8 +70,9 @@ long long AddressOf(const dlpack::Tensor& tensor) {
   return static_cast<long long>(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
 }
 
-bool SameShape(const dlpack::Tensor& a, const dlpack::Tensor& b) {
+bool SameKind(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   if (a.ndim != b.ndim || a.dtype.code != b.dtype.code || a.dtype.bits != b.dtype.bits) return false;
+  if (a.device.type != b.device.type || a.device.id != b.device.id) return false;
   for (int i = 0; i < a.ndim; ++i) {
     if (a.shape[i] != b.shape[i]) return false;
   }

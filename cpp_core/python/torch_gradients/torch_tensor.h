@@ -25,8 +25,8 @@ long long VersionOf(PyObject* tensor);
 // that fails; a sparse tensor, for example, has no description.
 bool Describe(KnownType* known, PyObject* tensor, dlpack::Tensor* out);
 long long AddressOf(const dlpack::Tensor& tensor);
-// True if shape and element type are equal.
-bool SameShape(const dlpack::Tensor& a, const dlpack::Tensor& b);
+// True if shape, element type and device are equal.
+bool SameKind(const dlpack::Tensor& a, const dlpack::Tensor& b);
 // True if the strides are equal, except for dimensions of size 1. Requires that the shapes are equal.
 bool SameStrides(const dlpack::Tensor& a, const dlpack::Tensor& b);
 

@@ -1,4 +1,6 @@
-"""Bucket views: gradients in memory that the ranks of a host share, where they are reduced in place.
+"""Bucket views: gradients side by side in one block of memory, where they are reduced in place.
+
+On the CPU, the ranks of a host share this memory. On a GPU it is torch's own; NCCL then needs no copy of it.
 
 Note [Whose memory a gradient is in] in cpp_core/python/torch_gradients/bucket_view.h says which gradients are moved
 there.
@@ -12,7 +14,7 @@ step would fault it in again, page by page. So the binding makes malloc keep fre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,11 +22,13 @@ from horocache import _core
 from horocache.core import context
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
-from ..adapter import DTYPES, collectives
-from .bucket import Slot
+from ..adapter import DTYPES, can_be_sent, collectives, with_own_storage
+from .bucket import Bucket, Slot
 from .gradient_queue import count_users
 
 BucketView = bool | Literal["auto"]
+_VECTOR_BYTES = 16
+_BEHIND_WHOLE_VECTORS = 1  # of the values of flat_part()
 
 
 def check_bucket_view(wanted: Any, plain: bool) -> None:
@@ -62,29 +66,40 @@ class BucketViews:
     def __init__(self, wanted: BucketView, plain: bool) -> None:
         check_bucket_view(wanted, plain)
         runtime = context.current().runtime
+        self._on_devices = wanted is True
         on_one_host = runtime.local_size == runtime.size
         shares = runtime.knobs()["region_bytes"][0] not in ("0", 0)
         automatic = plain and on_one_host and shares and count_users is not None
         self.wanted = wanted is True or (wanted == "auto" and automatic)
         self._keeps_heap = runtime.knobs()["keep_heap"][0] == "auto"
-        self._laid_out = False
+        self._laid_out: set[_Kind] = set()
 
-    def mark(self, slot: Slot) -> None:
-        """Let the slot's gradient get a bucket view when the first gradient arrives, if it can have one."""
-        slot.wants_view = self.wanted and _can_have_view(slot.param)
+    def mark(self, slot: Slot, settled: bool) -> None:
+        """Let the slot's gradient get a bucket view when the next gradient arrives, if it can have one.
 
-    def allocate(self, slot: Slot, slots: Iterable[Slot]) -> None:
-        """Give the slot a new bucket view; the first time, give one to all slots that want one.
+        Args:
+            slot: the slot.
+            settled: True if its bucket stays as it is. On a device, only then are bucket views of use: they have the
+                order of their bucket.
+        """
+        on_cpu = slot.param.is_cpu
+        slot.moves_at_once = not on_cpu
+        slot.wants_view = self.wanted and self._can_have_view(slot.param) and (on_cpu or settled)
+
+    def allocate(self, slot: Slot, buckets: Iterable[Bucket]) -> None:
+        """Give the slot a new bucket view; the first time, give one to all slots of its kind that want one.
 
         Args:
             slot: a slot without a bucket view, or with one that the program uses.
-            slots: all slots, in the order of their bucket views in memory.
+            buckets: all buckets, in the order of their bucket views in memory.
         """
-        if self._laid_out:
+        kind = _kind_of(slot)
+        if kind in self._laid_out:
             self._lay_out([slot])
             return
-        self._laid_out = True
-        self._lay_out([other for other in slots if other.wants_view])
+        self._laid_out.add(kind)
+        slots = [other for bucket in buckets for other in _in_memory_order(bucket)]
+        self._lay_out([other for other in slots if other.wants_view and _kind_of(other) == kind])
 
     def zeros(self, slot: Slot) -> torch.Tensor | None:
         """Return the slot's bucket view filled with zeros, for a missing gradient; None if it is not available."""
@@ -95,47 +110,87 @@ class BucketViews:
         zeros: torch.Tensor = view.zero_()
         return zeros
 
+    def _can_have_view(self, param: torch.Tensor) -> bool:
+        return (
+            (param.is_cpu or (self._on_devices and can_be_sent(param)))
+            and param.layout is torch.strided
+            and param.dtype in DTYPES
+            and not param.is_complex()
+            and param.numel() > 0
+        )
+
     def _lay_out(self, slots: list[Slot]) -> None:
-        by_dtype: dict[torch.dtype, list[Slot]] = {}
-        for slot in slots:
-            by_dtype.setdefault(slot.param.dtype, []).append(slot)
-        for dtype, alike in by_dtype.items():
-            total = sum(slot.param.numel() for slot in alike)
-            memory = context.current().runtime.empty([total], collectives.adapter.dtype_name(dtype))
-            first = 0
-            for slot in alike:
-                _set_view(slot, collectives.adapter.from_result(memory.part(first, [slot.param.numel()])))
-                assert count_users is not None and slot.storage is not None  # otherwise bucket views are off
-                slot.users = count_users(slot.storage)
-                first += slot.param.numel()
-            if self._keeps_heap and context.current().runtime.is_shared(alike[0].compact):
-                _core.keep_freed_memory()
+        """Give bucket views to slots of one kind, one behind the other."""
+        places, end = _place(slots)
+        memory = _allocate(end, slots[0].param.dtype, slots[0].param.device)
+        for slot, first in zip(slots, places, strict=True):
+            _set_view(slot, memory, first)
+            assert count_users is not None and slot.storage is not None  # otherwise bucket views are off
+            slot.users = count_users(slot.storage)
+        if self._keeps_heap and memory.is_cpu and context.current().runtime.is_shared(slots[0].compact):
+            _core.keep_freed_memory()
 
 
-def _can_have_view(param: torch.Tensor) -> bool:
-    return (
-        param.is_cpu
-        and param.layout is torch.strided
-        and param.dtype in DTYPES
-        and not param.is_complex()
-        and param.numel() > 0
-    )
+_Kind = tuple[torch.dtype, torch.device]
 
 
-def _set_view(slot: Slot, flat: torch.Tensor) -> None:
-    """Make the bucket view from these elements, with the strides that autograd gives the parameter's gradient."""
+def _kind_of(slot: Slot) -> _Kind:
+    return slot.param.dtype, slot.param.device
+
+
+def _in_memory_order(bucket: Bucket) -> Sequence[Slot]:
+    """Return the slots of a bucket, on a device in the order in which NCCL's backend packs their gradients."""
+    if bucket.slots[0].param.is_cpu:
+        return bucket.slots
+    return sorted(bucket.slots, key=_part_of)
+
+
+def _part_of(slot: Slot) -> int:
+    return _core.flat_part(slot.param.numel() * slot.param.element_size())
+
+
+def _place(slots: Iterable[Slot]) -> tuple[list[int], int]:
+    """Return the elements at which the slots' bucket views begin, and the number of elements.
+
+    On a device, what the backend takes for one array begins at a whole vector, and is without gaps.
+    """
+    places, end = [], 0
+    bucket: Bucket | None = None
+    for slot in slots:
+        param = slot.param
+        is_inside = slot.bucket is bucket and _part_of(slot) == _BEHIND_WHOLE_VECTORS
+        if not param.is_cpu and not is_inside:
+            end += -end % max(1, _VECTOR_BYTES // param.element_size())
+        places.append(end)
+        end += param.numel()
+        bucket = slot.bucket
+    return places, end
+
+
+def _allocate(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.empty(count, dtype=dtype, device=device)
+    adapter = collectives.adapter
+    return adapter.from_result(context.current().runtime.empty([count], adapter.dtype_name(dtype)))
+
+
+def _set_view(slot: Slot, memory: torch.Tensor, first: int) -> None:
+    """Make the bucket view from elements of a vector, with the strides that autograd gives the parameter's gradient."""
     param = slot.param
     order = sorted(range(param.dim()), key=lambda d: (-param.stride(d), d))
     extents = [param.shape[d] for d in order]
-    dense = flat.view(extents)
-    if all(n == 1 or s == t for n, s, t in zip(extents, dense.stride(), (param.stride(d) for d in order), strict=True)):
-        strides = list(param.stride())
+    steps = torch.empty(extents, device="meta").stride()
+    if all(n == 1 or s == t for n, s, t in zip(extents, steps, (param.stride(d) for d in order), strict=True)):
+        strides = param.stride()
     else:  # the parameter has holes, or several of its elements share memory
-        strides = list(torch.empty(param.shape, device="meta").stride())
-        dense = flat.view(param.shape)
-    # In place: as_strided() would make a view, on which autograd forbids detach_().
-    slot.view = flat.as_strided_(param.shape, strides)
-    slot.compact = slot.view if slot.view.is_contiguous() else slot.view.as_strided(dense.shape, dense.stride())
+        extents = list(param.shape)
+        strides = steps = torch.empty(extents, device="meta").stride()
+    slot.view = with_own_storage(memory.as_strided(param.shape, strides, first))
+    if not param.is_cpu:
+        # Not the view itself: an operation that the device has not done yet keeps it, as a user of the view would.
+        slot.compact = memory.as_strided(extents, steps, first)
+    else:
+        slot.compact = slot.view if slot.view.is_contiguous() else slot.view.as_strided(extents, steps)
     slot.storage = slot.view.untyped_storage()._cdata
     slot.bytes = slot.view.numel() * slot.view.element_size()
     slot.view_address = slot.view.data_ptr()

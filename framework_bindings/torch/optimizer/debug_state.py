@@ -13,7 +13,7 @@ class GradientState(NamedTuple):
     name: str
     param: torch.Tensor
     bucket_view: torch.Tensor | None
-    """The view of shared memory in which the gradient is reduced; None until one is needed, or if there is none."""
+    """The bucket view in which the gradient is reduced; None until one is needed, or if there is none."""
 
 
 class BucketState(NamedTuple):

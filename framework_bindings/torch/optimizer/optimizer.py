@@ -347,12 +347,12 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         sparse_as_dense: True to reduce sparse gradients as dense ones, instead of gathering them; they are sparse again
             afterwards.
         process_set: the ranks that take part; on other ranks the optimizer works by itself.
-        gradient_as_bucket_view: True if gradients live in bucket views, side by side in memory that the ranks of the
-            host share, where they are reduced in place. With ``zero_grad(set_to_none=False)`` no gradient is copied
-            then; with ``set_to_none=True`` each new gradient is copied once, into its bucket view. "auto": if all ranks
-            are on one host and gradients are not compressed. A gradient stays where it is if other tensors share its
-            memory, for example because the program has assigned a view of its own buffer, or if it has a graph of its
-            own (``create_graph=True``).
+        gradient_as_bucket_view: True if gradients live in bucket views, side by side in memory, where they are reduced
+            in place. On the CPU the ranks of the host share this memory. With ``zero_grad(set_to_none=False)`` no
+            gradient is copied then; with ``set_to_none=True`` each new gradient is copied once, into its bucket view.
+            "auto": for CPU gradients, if all ranks are on one host and gradients are not compressed. A gradient stays
+            where it is if other tensors share its memory, for example because the program has assigned a view of its
+            own buffer, or if it has a graph of its own (``create_graph=True``).
         unused_as_zeros: how to treat a parameter without a gradient on any rank, because it was frozen later or the
             loss did not use it. False leaves its ``grad`` None, so that the optimizer skips it, as in one process. True
             gives it a gradient of zeros, as Horovod does: momentum and weight decay move it. With True, a parameter

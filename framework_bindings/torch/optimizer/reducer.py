@@ -99,6 +99,7 @@ class GradientReducer:
             self._unused.expect(self._slots)
         self.order.measure()
         self.queue.note = self.order.note if self.order.measures else None
+        self._mark_views()
 
     def parameters(self) -> dict[torch.Tensor, str]:
         """Return all parameters, including frozen ones, with their names."""
@@ -119,7 +120,9 @@ class GradientReducer:
         """
         for name, param in named:
             if param.requires_grad:
-                self._buckets.append(Bucket([self._hook(name, param)], False))
+                slot = self._hook(name, param)
+                self._buckets.append(Bucket([slot], False))
+                self._views.mark(slot, settled=True)
             else:
                 self._frozen.append((name, param))
 
@@ -141,12 +144,19 @@ class GradientReducer:
         self.changes += 1
         slot = Slot(len(self._slots), name, param, self.passes, self.queue)
         self._slots.append(slot)
-        self._views.mark(slot)
         self._hooks.append(cast(Any, param).register_post_accumulate_grad_hook(slot))
         return slot
 
+    def _mark_views(self) -> None:
+        for slot in self._slots:
+            if slot.view is None:
+                self._views.mark(slot, settled=not self.order.measures)
+
     def _allocate_view(self, slot: Slot) -> None:
-        self._views.allocate(slot, (each for bucket in self._buckets for each in bucket.slots))
+        # The program may have moved the parameter since.
+        self._views.mark(slot, settled=not self.order.measures)
+        if slot.wants_view:
+            self._views.allocate(slot, self._buckets)
 
     def _make_buckets(self, orders: Orders) -> None:
         order = orders.ready
@@ -425,6 +435,7 @@ class GradientReducer:
             self.queue.moved_bytes = 0
         if orders is not None:
             self._make_buckets(orders)
+            self._mark_views()
         self._raise_failure()
 
     def _raise_failure(self) -> None:

@@ -19,15 +19,12 @@
 #include <utility>
 #include <vector>
 
+#include "data/backends/nccl/flat_array.h"
 #include "data/backends/nccl/task.h"
 
 namespace horocache::data {
 namespace {
 
-// Bytes up to which a tensor is packed. At the speed of an H100's memory, two copies of a tensor of this size take as
-// long as a call of NCCL: see "nccl-flat" in benchmarks/gpu/README.md.
-constexpr int64_t kPackedBytes = 4 << 20;
-constexpr int64_t kVectorBytes = 16;    // in which the kernels copy what is aligned
 constexpr int64_t kLargestElement = 8;  // bytes; longer ones are two elements for the kernels
 
 class NcclFused : public NcclTask {
@@ -52,6 +49,7 @@ class NcclFused : public NcclTask {
   Status Pack();
   Status Unpack();
   Status Launch(Direction direction, const std::vector<cuda::PackedTensor>& tensors, double factor);
+  FlatPart PartOf(const Segment& segment) const { return FlatPartOf(segment.count * element_bytes_); }
   uint64_t UnitsOf(const Segment& segment) const {
     return static_cast<uint64_t>(segment.count * element_bytes_ / unit_bytes_);
   }
@@ -73,12 +71,12 @@ void NcclFused::Sort() {
   const bool scales = can_pack && factor_ != 1.0 && element_bytes_ == 2;
   size_t small = 0;
   for (const Segment& segment : collective_.segments) {
-    if (segment.count > 0 && segment.count * element_bytes_ <= kPackedBytes) ++small;
+    if (segment.count > 0 && PartOf(segment) != FlatPart::kNone) ++small;
   }
   const bool packs = can_pack && small > 1;
   for (const Segment& segment : collective_.segments) {
     if (segment.count == 0) continue;
-    const bool is_small = segment.count * element_bytes_ <= kPackedBytes;
+    const bool is_small = PartOf(segment) != FlatPart::kNone;
     // In a reduce, only the root has results, so that only packed tensors are multiplied by the kernel.
     const bool reduces = collective_.op == wire::Op::kReduce;
     const bool is_packed = is_small && (packs || (scales && reduces));
@@ -88,9 +86,8 @@ void NcclFused::Sort() {
 
 void NcclFused::Place() {
   // Not std::ranges' form, which clang 14 does not compile with GCC's library.
-  std::stable_partition(packed_.begin(), packed_.end(), [this](const Segment* segment) {
-    return segment->count * element_bytes_ % kVectorBytes == 0;
-  });
+  std::stable_partition(packed_.begin(), packed_.end(),
+                        [this](const Segment* segment) { return PartOf(*segment) == FlatPart::kVectors; });
   // Elements that are copied as they are may be cut, if a tensor of complex numbers is aligned as one real number.
   if (factor_ == 1.0) {
     for (const Segment* const segment : packed_) {
