@@ -540,6 +540,22 @@ def test_an_error_of_a_launch_ends_the_job_and_names_rank_and_call(call, block):
         assert name == "AbortedError" and "rank 1: " in text and f"{call} failed with {code}" in text, text
 
 
+def test_an_error_that_nccl_reports_while_an_operation_runs_ends_the_job_and_names_the_rank():
+    def run(hc, arrays):
+        connect(arrays)
+        gate = arrays.Gate()
+        late = arrays.DeviceArray.of([1.0] * 1000)  # on both ranks, so that the operation does not end
+        handle = arrays.collectives.allreduce_async(late, op=hc.Sum, name="x")
+        error = error_of(lambda: hc.synchronize(handle, block=True))
+        gate.open()
+        return error, arrays.calls("ncclCommAbort")
+
+    # NCCL's code of a lost connection, from the second launch on: the first one connects.
+    answers = on_nccl(run, 2, environment_of={0: {"FAKE_GPU_FAULTS": "async:2:6"}})
+    for (name, text), aborts in answers:
+        assert name == "AbortedError" and "rank 0: a collective of NCCL failed with 6" in text and aborts == 1, text
+
+
 def dies(hc, arrays):
     """Rank 1 ends when all ranks have launched an operation for which its tensor is not there."""
     import os
