@@ -54,7 +54,11 @@ fi
 # The launcher's code is that of the killed rank.
 step kill 40 bash -c '"$@" >"$0/kill.ranks" 2>&1; code=$?; grep "known after" "$0/kill.ranks" && [ "$code" = 137 ]' \
   "$out" "${launch[@]}" -np 3 "$python" "$check" --device "$device" kill
-step speed 60 "${launch[@]}" -np 2 "$python" "$check" --device "$device" speed --output "$out/speed.jsonl"
+# Beside NCCL and torch.distributed, which then use the same copy of NCCL.
+if [ -n "${NCCL_LIBRARY:-}" ]; then
+  step speed 90 "${by_nccl[@]}" "LD_PRELOAD=$NCCL_LIBRARY" "${launch[@]}" -np 2 "$python" \
+    benchmarks/gpu/torch_speed.py --device "$device" --output "$out/speed.jsonl" allreduce gradients training
+fi
 # Last: its sections may spoil a device.
 step calibration 320 "$python" benchmarks/gpu/calibrate.py --cuda "$library" --deadline 300 \
   --output "$out/calibration.jsonl" ${NCCL_LIBRARY:+--nccl "$NCCL_LIBRARY"} ${SECTIONS:+--sections "$SECTIONS"}

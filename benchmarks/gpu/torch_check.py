@@ -1,7 +1,6 @@
 """Checks ``horocache.torch`` on a GPU: results, order with torch's streams, reuse of memory, training, a killed rank.
 
     horocacherun -np 2 python benchmarks/gpu/torch_check.py results order reuse training
-    horocacherun -np 2 python benchmarks/gpu/torch_check.py speed --output speed.jsonl
     horocacherun -np 3 python benchmarks/gpu/torch_check.py kill
 
 All ranks share the device 0. ``--device fakecuda`` runs the checks on the fake driver of ``tests/fake_gpu``.
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import signal
 import sys
@@ -27,17 +25,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DELAY_CYCLES = 20_000_000  # 10 ms of an H100
 MIB = 1 << 20
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
-SIZES = (4, 4096, 65536, MIB, 16 * MIB, 64 * MIB)
 KILL_SECONDS = 2.0  # within which the others must know
 
 
 class Check:
     """The checks on one device."""
 
-    def __init__(self, device: str, max_bytes: int, output: Path | None) -> None:
+    def __init__(self, device: str) -> None:
         self.device = torch.device(device, 0)
-        self.sizes = [size for size in SIZES if size <= max_bytes]
-        self.output = output
 
     def delay(self) -> None:
         """Keep the current stream busy, so that work behind it comes late."""
@@ -107,32 +102,6 @@ class Check:
                 expect(bool((everyone == everyone[0]).all()), f"{name} differs between ranks")
         return "3 models"
 
-    def speed(self) -> str:
-        """A blocking allreduce of tensors on the device and on the CPU, in turns."""
-        for size in self.sizes:
-            places = {"device": torch.ones(size // 4, device=self.device), "cpu": torch.ones(size // 4)}
-            times: dict[str, list[float]] = {place: [] for place in places}
-            for turn in range(25):
-                for place, tensor in places.items():
-                    begin = time.perf_counter()
-                    handle = hvd.allreduce_async_(tensor, op=hvd.Average, name=f"{place}.{size}")
-                    hvd.synchronize(handle, block=True)
-                    if turn >= 5:
-                        times[place].append((time.perf_counter() - begin) * 1e6)
-            if hvd.rank() == 0:
-                median = {place: sorted(values)[len(values) // 2] for place, values in times.items()}
-                row = {
-                    "bytes": size,
-                    "ranks": hvd.size(),
-                    **{f"{place}_us": round(us, 1) for place, us in median.items()},
-                }
-                row["spread_us"] = {place: [round(min(v), 1), round(max(v), 1)] for place, v in times.items()}
-                print(json.dumps(row), flush=True)
-                if self.output is not None:
-                    with self.output.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(row) + "\n")
-        return f"{len(self.sizes)} sizes"
-
     def kill(self) -> str:
         """Rank 1 dies in the middle; the others name it in time."""
         tensor = torch.ones(4 * MIB, device=self.device)
@@ -158,18 +127,14 @@ def expect(holds: bool, what: object) -> None:
 def main() -> int:
     """Run the checks that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checks", nargs="+", choices=("results", "order", "reuse", "training", "speed", "kill"))
+    parser.add_argument("checks", nargs="+", choices=("results", "order", "reuse", "training", "kill"))
     parser.add_argument("--device", default="cuda", choices=("cuda", "fakecuda"))
-    parser.add_argument("--max-bytes", type=int, default=SIZES[-1], help="the largest tensor of the check speed")
-    parser.add_argument("--output", type=Path, help="append the rows of the check speed to this JSON Lines file")
     options = parser.parse_args()
-    if options.max_bytes < SIZES[0]:
-        parser.error(f"--max-bytes {options.max_bytes}: the smallest tensor has {SIZES[0]} bytes")
     if options.device == "fakecuda":
         sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fake_gpu")]
         importlib.import_module("torch_device").accept()
     hvd.init()
-    check = Check(options.device, options.max_bytes, options.output)
+    check = Check(options.device)
     for name in options.checks:
         function: Callable[[], Any] = getattr(check, name)
         begin = time.monotonic()
