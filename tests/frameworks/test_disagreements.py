@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import on_ranks
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import horocache as hc
 from horocache.testing import Fault, run_ranks
@@ -217,5 +218,16 @@ def test_tensors_without_a_backend_for_their_device_are_refused():
     tensor = torch.ones(3, device="meta")
     for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda t: hvd.broadcast_(t, 0)):
         with pytest.raises(NotImplementedError, match=r"there is no META backend yet.*\.cpu\(\)"):
+            call(tensor)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+
+
+@on_ranks(2, environment={"HOROCACHE_CUDA_LIBRARY": "/run/none/libcuda.so.1"})
+def test_cuda_tensors_are_refused_where_cuda_cannot_be_used():
+    with FakeTensorMode():  # a tensor without memory; its device need not be there
+        tensor = torch.ones(3, device="cuda")
+    calls = (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda t: hvd.broadcast_(t, 0))
+    for call in (*calls, lambda t: hvd.grouped_allreduce([t, t])):
+        with pytest.raises(NotImplementedError, match=r"HOROCACHE_CUDA_LIBRARY='/run/none/libcuda\.so\.1'"):
             call(tensor)
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
