@@ -55,11 +55,9 @@ def check_same(function, *inputs, backend="aot_eager", fullgraph=True, **options
             assert a.dtype == b.dtype and torch.equal(a, b), (function, place, a, b)
 
 
-@on_compiling_ranks(3, timeout=120, init=False)
-def test_results_and_gradients_equal_those_of_eager_calls():
-    some = hvd.ProcessSet([0, 2])
-    hvd.init(process_sets=[some])
-    n, me = hvd.size(), hvd.rank()
+@on_compiling_ranks(3, timeout=120)
+def test_results_and_gradients_of_reductions_gathers_and_broadcasts_equal_those_of_eager_calls():
+    me = hvd.rank()
 
     def reductions(x, y):
         half = hvd.allreduce(y, name="half", compression=hvd.Compression.fp16, prescale_factor=0.5)
@@ -72,6 +70,17 @@ def test_results_and_gradients_equal_those_of_eager_calls():
     def broadcasts(x, y):
         return hvd.broadcast(x * 2, 1), *hvd.grouped_broadcast([x, y], root_rank=0, name="group")
 
+    rows = numbers(me + 1, 2, rank=me).requires_grad_()
+    x = numbers(5, 2, rank=me).requires_grad_()
+    check_same(reductions, x, numbers(3, 4, rank=me).requires_grad_())
+    check_same(gathers, rows, torch.tensor(2.0 + me, requires_grad=True))
+    check_same(broadcasts, x, numbers(4, rank=me).requires_grad_())
+
+
+@on_compiling_ranks(3, timeout=120)
+def test_results_and_gradients_of_scatterings_and_exchanges_equal_those_of_eager_calls():
+    n, me = hvd.size(), hvd.rank()
+
     def scatterings(x, y):
         return hvd.reducescatter(x * 2, op=hvd.Sum), *hvd.grouped_reducescatter([x, y])
 
@@ -80,14 +89,16 @@ def test_results_and_gradients_equal_those_of_eager_calls():
         pairs = hvd.grouped_alltoall([x, x * 2], list(range(n)))
         return hvd.alltoall(x[: 2 * n]), rows * 2, received, *(part for pair in pairs for part in pair)
 
-    rows = numbers(me + 1, 2, rank=me).requires_grad_()
-    x = numbers(5, 2, rank=me).requires_grad_()
-    check_same(reductions, x, numbers(3, 4, rank=me).requires_grad_())
-    check_same(gathers, rows, torch.tensor(2.0 + me, requires_grad=True))
-    check_same(broadcasts, x, numbers(4, rank=me).requires_grad_())
-    check_same(scatterings, x, numbers(7, rank=me).requires_grad_())
+    check_same(scatterings, numbers(5, 2, rank=me).requires_grad_(), numbers(7, rank=me).requires_grad_())
     # The tensor has more rows than some calls send; the other rows have no gradient.
     check_same(exchanges, numbers(4 * n, 2, rank=me).requires_grad_(), torch.tensor([me + i for i in range(n)]))
+
+
+@on_compiling_ranks(3, timeout=120, init=False)
+def test_results_of_other_types_and_in_process_sets_equal_those_of_eager_calls():
+    some = hvd.ProcessSet([0, 2])
+    hvd.init(process_sets=[some])
+    n, me = hvd.size(), hvd.rank()
 
     def others(x):
         most = hvd.allreduce(x.to(torch.int32), op=hvd.Max)
@@ -100,7 +111,7 @@ def test_results_and_gradients_equal_those_of_eager_calls():
             return x
         return hvd.allreduce(x, process_set=some) * some.size() + some.rank(), hvd.broadcast(x, 2, process_set=some)
 
-    check_same(in_a_set, x)
+    check_same(in_a_set, numbers(5, 2, rank=me).requires_grad_())
 
 
 @on_compiling_ranks(2, timeout=120)
