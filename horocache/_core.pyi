@@ -101,6 +101,10 @@ def view_is_free(slot: GradientSlot, /) -> bool: ...
 # 2: it is not in the array.
 def flat_part(bytes: int, /) -> int: ...
 
+# Gives the functions with which tensors of a type that has no DLPack exchange table are read: the first one returns the
+# capsule of a tensor, and lets no stream wait; the second one the handle of the current stream of a CUDA device.
+def read_with(type: type, to_capsule: Callable[[Any], Any], current_stream: Callable[[int], int]) -> None: ...
+
 @final
 class Runtime:
     """One rank's daemon. The constructor starts its threads, and stop() joins them.

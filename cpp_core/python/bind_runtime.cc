@@ -286,10 +286,21 @@ void AddEnds(py::class_<PyRuntime>* runtime) {
       .def("forked_child", &PyRuntime::ForkedChild);
 }
 
+void BindReading(py::module_& module) {
+  module.def(
+      "read_with",
+      [](const py::type& type, py::function to_capsule, py::function current_stream) {
+        ReadWithFunctions(reinterpret_cast<PyTypeObject*>(type.ptr()), std::move(to_capsule),
+                          std::move(current_stream));
+      },
+      py::arg("type"), py::arg("to_capsule"), py::arg("current_stream"));
+}
+
 }  // namespace
 
 void BindRuntime(py::module_& module) {
   BindResult(module);
+  BindReading(module);
   const auto identity = [](int net::Identity::* field) {
     return [field](const PyRuntime& self) { return self.Known().identity().*field; };
   };

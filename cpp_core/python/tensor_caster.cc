@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "python/dlpack_abi.h"
 
@@ -9,6 +10,25 @@ namespace py = pybind11;
 
 namespace horocache::python {
 namespace {
+
+struct Functions {
+  PyTypeObject* type;
+  py::function to_capsule, current_stream;
+};
+
+// Never destroyed: the interpreter ends before static objects do. Guarded by the GIL.
+std::vector<Functions>& AllFunctions() {
+  static auto* const functions = new std::vector<Functions>;
+  return *functions;
+}
+
+// Null if there are none.
+const Functions* FunctionsOf(PyObject* object) {
+  for (const Functions& functions : AllFunctions()) {
+    if (PyObject_TypeCheck(object, functions.type) != 0) return &functions;
+  }
+  return nullptr;
+}
 
 std::string TypeName(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
@@ -125,17 +145,17 @@ Status FromArrayInterface(PyObject* object, TensorView* view) {
 }
 
 Status FromCapsule(PyObject* object, TensorView* view) {
-  const py::object capsule = py::reinterpret_borrow<py::object>(object).attr("__dlpack__")();
+  const Functions* const functions = FunctionsOf(object);
+  const auto tensor = py::reinterpret_borrow<py::object>(object);
+  const py::object capsule = functions != nullptr ? functions->to_capsule(tensor) : tensor.attr("__dlpack__")();
   auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw py::error_already_set();
   // The tensor owns the memory; the capsule only describes it.
   HC_RETURN_IF_ERROR(FromDlpack(object, managed->tensor, view));
-  if (view->place == Place()) return Status::Ok();
-  return UnsupportedError(
-      "a " + TypeName(object) +
-      " on a CUDA device does not tell its stream: its framework lacks DLPack's exchange table "
-      "(__dlpack_c_exchange_api__; torch has it since 2.10). Use a newer version, or move the tensor "
-      "to the CPU first.");
+  if (view->place == Place() || functions != nullptr) return Status::Ok();
+  return UnsupportedError("a " + TypeName(object) +
+                          " on a CUDA device does not tell its stream: its framework lacks DLPack's exchange table "
+                          "(__dlpack_c_exchange_api__). Move the tensor to the CPU first.");
 }
 
 }  // namespace
@@ -152,12 +172,17 @@ const dlpack::ExchangeApi* FindTable(PyTypeObject* type) {
   return static_cast<dlpack::ExchangeApi*>(table);
 }
 
+void ReadWithFunctions(PyTypeObject* type, py::function to_capsule, py::function current_stream) {
+  Py_INCREF(type);
+  AllFunctions().push_back({type, std::move(to_capsule), std::move(current_stream)});
+}
+
 const TensorCaster::Type& TensorCaster::TypeOf(PyTypeObject* type) {
   if (type == last_type_) return last_;
   auto known = types_.find(type);
   if (known == types_.end()) {
     Type found{FindTable(type)};
-    if (found.table != nullptr) found.is_negated = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "is_neg");
+    found.is_negated = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "is_neg");
     PyErr_Clear();  // a framework without negated tensors has no is_neg
     Py_INCREF(type);
     known = types_.emplace(type, found).first;
@@ -186,9 +211,18 @@ bool TensorCaster::ReadPlainInPlace(PyObject* object, TensorView* view) {
 
 Status TensorCaster::CurrentStream(PyObject* tensor, int device, void** stream) {
   const dlpack::ExchangeApi* const table = TypeOf(Py_TYPE(tensor)).table;
-  if (table == nullptr || table->current_work_stream == nullptr)
+  if (table != nullptr && table->current_work_stream != nullptr) {
+    if (table->current_work_stream(dlpack::kCuda, device, stream) != 0) return FetchError(tensor);
+    return Status::Ok();
+  }
+  const Functions* const functions = FunctionsOf(tensor);
+  if (functions == nullptr)
     return UnsupportedError("a " + TypeName(tensor) + " does not tell the stream of its CUDA device");
-  if (table->current_work_stream(dlpack::kCuda, device, stream) != 0) return FetchError(tensor);
+  try {
+    *stream = reinterpret_cast<void*>(functions->current_stream(device).cast<uintptr_t>());
+  } catch (const py::error_already_set& error) {
+    return InvalidArgumentError("cannot get the stream of a " + TypeName(tensor) + ": " + error.what());
+  }
   return Status::Ok();
 }
 

@@ -1,8 +1,8 @@
 // Reads a Python tensor's memory, dtype and shape without any framework's headers.
 //
 // Tries in this order: the DLPack C exchange table of the tensor's type (torch), the buffer protocol (NumPy),
-// __array_interface__ for NumPy's bfloat16 extension type, __dlpack__(). The tensor is borrowed: the caller keeps it
-// alive.
+// __array_interface__ for NumPy's bfloat16 extension type, the functions of a framework without the table (torch before
+// 2.10), __dlpack__(). The tensor is borrowed: the caller keeps it alive.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -39,6 +39,10 @@ struct TensorView {
 
 // Returns a type's DLPack exchange table; null if it has none.
 const dlpack::ExchangeApi* FindTable(PyTypeObject* type);
+// Gives the functions with which tensors of `type`, and of types derived from it, are read where they have no table:
+// to_capsule(tensor) returns DLPack's capsule and lets no stream wait; current_stream(device) returns the handle of the
+// stream on which the framework queues this thread's work. Requires the GIL.
+void ReadWithFunctions(PyTypeObject* type, pybind11::function to_capsule, pybind11::function current_stream);
 // True if the elements are contiguous in row-major order.
 bool IsCompact(const dlpack::Tensor& tensor);
 

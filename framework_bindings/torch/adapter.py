@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from horocache import _core
 from horocache.collectives.api import Collectives
 from horocache.errors import InvalidArgumentError, UnsupportedError, no_memory_for
 from torch.utils import dlpack
@@ -59,7 +60,15 @@ def _version_counter() -> Callable[[Any], object] | None:
 
 
 _increment_versions = _version_counter()
-_to_capsule = cast(Any, dlpack).to_dlpack
+_to_capsule = cast(Any, dlpack).to_dlpack  # lets no stream wait, and takes tensors of any device
+
+
+def _current_stream(device: int) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):  # torch before 2.10
+    _core.read_with(torch.Tensor, _to_capsule, _current_stream)
 
 
 def can_be_sent(tensor: torch.Tensor) -> bool:

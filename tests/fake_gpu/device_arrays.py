@@ -199,6 +199,10 @@ class DLTensor(ctypes.Structure):
     )
 
 
+class DLManagedTensor(ctypes.Structure):
+    _fields_ = (("tensor", DLTensor), ("manager", c_void_p), ("deleter", c_void_p))
+
+
 @ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(DLTensor))
 def _describe(reference: int, out: Any) -> int:
     array = ctypes.cast(reference, ctypes.py_object).value
@@ -230,16 +234,16 @@ class _Table(ctypes.Structure):
 
 
 _NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")  # a capsule keeps the address
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = (c_void_p, c_void_p, c_void_p)
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = (c_void_p, c_void_p, c_void_p)
 _tables: list[_Table] = []
 
 
 def capsule_of(describe: Any) -> Any:
     """The exchange table of a type whose tensors ``describe`` reads, as the type's attribute."""
     _tables.append(_Table(major=1, minor=3, tensor_from_object=describe, current_work_stream=_current_stream))
-    return _new_capsule(ctypes.addressof(_tables[-1]), ctypes.addressof(_NAME), None)
+    return new_capsule(ctypes.addressof(_tables[-1]), ctypes.addressof(_NAME), None)
 
 
 DeviceArray.__dlpack_c_exchange_api__ = capsule_of(_describe)

@@ -13,21 +13,24 @@ FOLDERS = [str(ROOT), str(Path(__file__).parent)]
 PLACES = ("cpu", "fakecuda")
 
 
-def on_device(function, ranks, knobs=None, **environment):
-    """Run ``function(torch, hvd)`` on ranks whose device ``fakecuda`` horocache takes for CUDA."""
+def on_device(function, ranks, knobs=None, without_table=False, **environment):
+    """Run ``function(torch, hvd)`` on ranks whose device ``fakecuda`` horocache takes for CUDA.
 
-    def rank(folders):
+    ``without_table``: as if torch were older than 2.10.
+    """
+
+    def rank(folders, without_table):
         sys.path[:0] = folders
         import horocache.torch as hvd
         import torch
         import torch_device
 
-        torch_device.accept()
+        torch_device.accept(without_table)
         hvd.init(flight_record="off", log_level="fatal")
         return function(torch, hvd)
 
     variables = {"HOROCACHE_CUDA_LIBRARY": str(CUDA), "FAKE_GPU_DELAY_US": "20", **environment}
-    return run_ranks(rank, ranks, args=(FOLDERS,), knobs=knobs, environment=variables, timeout=100)
+    return run_ranks(rank, ranks, args=(FOLDERS, without_table), knobs=knobs, environment=variables, timeout=100)
 
 
 def assert_alike(answers):
@@ -36,7 +39,8 @@ def assert_alike(answers):
         assert on_cpu == on_fake
 
 
-def test_operations_and_their_gradients():
+@pytest.mark.parametrize("without_table", [False, True])
+def test_operations_and_their_gradients(without_table):
     def run(torch, hvd):
         def answers(place):
             rank, size = hvd.rank(), hvd.size()
@@ -71,10 +75,58 @@ def test_operations_and_their_gradients():
 
         return answers("cpu"), answers("fakecuda")
 
-    assert_alike(on_device(run, 2))
+    assert_alike(on_device(run, 2, without_table=without_table))
 
 
 NCCL = {"HOROCACHE_NCCL_LIBRARY": str(nccl(23007)), "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+@pytest.mark.parametrize("variables", [{}, NCCL], ids=["host", "nccl"])
+def test_gradients_of_operations_on_rows_and_of_broadcasts(variables):
+    def run(torch, hvd):
+        def answers(place):
+            rank = hvd.rank()
+
+            def gradient(name, call):
+                given = (torch.arange(8.0).reshape(4, 2) + rank).to(place).requires_grad_()
+                result = call(given, name=f"{name}.{place}")
+                weights = torch.arange(float(result.numel())).reshape(result.shape).to(place)
+                (result * weights).sum().backward()
+                assert given.grad.device.type == place
+                return result.detach().cpu().tolist(), given.grad.cpu().tolist()
+
+            return [
+                gradient("allgather", hvd.allgather),
+                gradient("alltoall", hvd.alltoall),
+                gradient("broadcast", lambda given, name: hvd.broadcast(given, 1, name=name)),
+                gradient("reducescatter", lambda given, name: hvd.reducescatter(given, op=hvd.Sum, name=name)),
+                gradient("group", lambda given, name: hvd.grouped_allreduce([given, given * 2], name=name)[1]),
+            ]
+
+        return answers("cpu"), answers("fakecuda")
+
+    assert_alike(on_device(run, 2, **variables))
+
+
+@pytest.mark.parametrize("variables", [{}, NCCL], ids=["host", "nccl"])
+def test_process_sets_and_ranks_that_have_joined(variables):
+    def run(torch, hvd):
+        some = hvd.add_process_set([0, 2])
+        totals = []
+        if some.included():
+            tensor = torch.full((3,), 1.0 + hvd.rank()).to("fakecuda")
+            totals.append(hvd.allreduce(tensor, op=hvd.Sum, name="some", process_set=some).cpu().tolist())
+        if hvd.rank() != 1:
+            late = torch.full((2,), 10.0).to("fakecuda")
+            totals.append(hvd.allreduce(late, op=hvd.Sum, name="late").cpu().tolist())
+            totals.append(hvd.allgather(late, name="rows").cpu().tolist())
+        hvd.join()
+        return totals
+
+    answers = on_device(run, 3, **variables)
+    assert answers == [[[4.0] * 3, [20.0] * 2, [10.0] * 4], [], [[4.0] * 3, [20.0] * 2, [10.0] * 4]]
+
+
 OPTIONS = [
     {},
     {"num_groups": 2},
@@ -83,6 +135,7 @@ OPTIONS = [
     {"op": "Adasum"},
     {"view": True},
     {"view": True, "num_groups": 2, "passes": 2, "set_to_none": False},
+    {"without_table": True, "num_groups": 2},
 ]
 
 
@@ -120,7 +173,7 @@ def test_training(options, variables):
 
         return train("cpu"), train("fakecuda")
 
-    answers = on_device(run, 2, **variables)
+    answers = on_device(run, 2, without_table=options.get("without_table", False), **variables)
     assert_alike(answers)
     assert answers[0] == answers[1], "the ranks' parameters differ"
 

@@ -15,9 +15,11 @@ from typing import Any, ClassVar
 import device_arrays
 import horocache.torch as hvd  # noqa: F401  (the adapter's module exists once the package is imported)
 import torch
-from device_arrays import Block, DLTensor, DLType, capsule_of, device
+from device_arrays import Block, DLManagedTensor, DLTensor, DLType, capsule_of, device
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from horocache import _core
 
 NAME = "fakecuda"
 _setup_privateuseone_for_python_backend(NAME)
@@ -153,16 +155,29 @@ _library.impl("empty_strided", _empty_strided, "PrivateUse1")
 _library.impl("_copy_from", _copy_from, "PrivateUse1")
 
 
-@ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(DLTensor))
-def _describe(reference: int, out: Any) -> int:
-    tensor = ctypes.cast(reference, ctypes.py_object).value
-    value, described = tensor.value, out.contents
+def _fill(described: DLTensor, tensor: CudaTensor) -> None:
+    value = tensor.value
     described.data = tensor.data_ptr()
     described.device_type, described.device = device_arrays.CUDA, 0
     described.ndim, (described.shape, described.strides) = value.dim(), tensor.extents
     described.dtype = DLType(_code(value.dtype), value.element_size() * 8, 1)
     described.byte_offset = 0
+
+
+@ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(DLTensor))
+def _describe(reference: int, out: Any) -> int:
+    _fill(out.contents, ctypes.cast(reference, ctypes.py_object).value)
     return 0
+
+
+def _to_capsule(tensor: CudaTensor) -> Any:
+    """DLPack's capsule, as torch's ``to_dlpack`` makes it."""
+    tensor.managed = DLManagedTensor()
+    _fill(tensor.managed.tensor, tensor)
+    return device_arrays.new_capsule(ctypes.addressof(tensor.managed), ctypes.addressof(_CAPSULE_NAME), None)
+
+
+_CAPSULE_NAME = ctypes.create_string_buffer(b"dltensor")  # a capsule keeps the address
 
 
 CudaTensor.__dlpack_c_exchange_api__ = capsule_of(_describe)
@@ -201,8 +216,15 @@ def _module_of_the_device() -> Any:
     return module
 
 
-def accept() -> None:
-    """Let ``horocache.torch`` take tensors of this device for CUDA tensors."""
+def accept(without_table: bool = False) -> None:
+    """Let ``horocache.torch`` take tensors of this device for CUDA tensors.
+
+    Args:
+        without_table: as if torch were older than 2.10.
+    """
+    if without_table:
+        CudaTensor.__dlpack_c_exchange_api__ = None
+        _core.read_with(CudaTensor, _to_capsule, lambda _device: device().stream)
     from horocache.torch import adapter
     from horocache.torch.distributed import future_threads
     from horocache.torch.optimizer import bucket_views
