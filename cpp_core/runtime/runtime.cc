@@ -188,7 +188,10 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
   try {
     HC_RETURN_IF_ERROR(CompareClocks(config, &job_));
     observer_ = MakeObserver();
-    return MakeEngine(config);
+    HC_RETURN_IF_ERROR(MakeEngine(config));
+    if (!config_.knobs.stall_check_disable)
+      driver_watch_ = std::make_unique<Ticker>("hc-driver-watch", PassWatch::kEveryNs, [this] { LookAtDriver(); });
+    return Status::Ok();
   } catch (const std::system_error& error) {
     return NoThreadError(error);
   }
@@ -426,7 +429,7 @@ Status Runtime::CheckRoute(const Operation& operation) const {
 }
 
 Status Runtime::AwaitStream(Operation* operation, int device, cuda::StreamHandle stream) {
-  if (config_.knobs.check_finite) {
+  if (config_.knobs.check_finite && wire::HasReduceOp(operation->request.signature.op)) {
     return UnsupportedError("HOROCACHE_CHECK_FINITE reads tensors on the host, so it has no CUDA tensors; unset it");
   }
   StatusOr<std::shared_ptr<cuda::Device>> opened = devices_->Get(device);
@@ -535,6 +538,7 @@ void Runtime::OnExit(int code, void* runtime) {
 }
 
 void Runtime::LeaveJob() {
+  leaving_ = true;
   engine_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
   const Status why = engine_->WhyLost();
   net::Arena& arena = *job_.peers.arena;
@@ -548,6 +552,7 @@ void Runtime::LeaveJob() {
   job_.peers.duplicates.reset();
   observer_->Stop();  // later failures belong to the shutdown
   const StatusCode end = engine_->Stop().code();
+  driver_watch_.reset();
   timeline_->Stop();
   const bool together = end == StatusCode::kOk || end == StatusCode::kShutDown || end == StatusCode::kAborted;
   if (!together) net::LeaveMpiUnfinalized();

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/ticker.h"
 #include "cuda/device.h"
 #include "cuda/nccl.h"
 #include "net/bootstrap/bootstrap.h"
@@ -31,6 +32,7 @@
 #include "runtime/diagnostics/cause_note.h"
 #include "runtime/diagnostics/metrics.h"
 #include "runtime/diagnostics/observer.h"
+#include "runtime/diagnostics/pass_watch.h"
 #include "runtime/diagnostics/stack_signal.h"
 #include "runtime/progress/process_sets.h"
 #include "runtime/progress/progress_engine.h"
@@ -186,6 +188,7 @@ class Runtime {
   observe::TimelineHeader Header() const;
   std::string RecordPath() const;
   std::unique_ptr<Observer> MakeObserver();
+  void LookAtDriver();
   void LogStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
   void NoteError(const Status& why);
   void NoteUnseenFailure(const Status& why, uint32_t process_set);
@@ -216,6 +219,9 @@ class Runtime {
   mutable std::map<uint32_t, int> nccl_devices_ HC_GUARDED_BY(nccl_devices_mutex_);
   CauseNote cause_;
   observe::FlightRecorder recorder_;
+  // Of the thread of driver_watch_.
+  PassWatch pass_watch_;
+  bool watches_leaving_ = false;
   std::unique_ptr<Observer> observer_;
   OperationTable table_{
       &recorder_,
@@ -229,8 +235,9 @@ class Runtime {
   std::unique_ptr<net::HostMonitor> host_monitor_;  // null on one host
   std::unique_ptr<ProgressEngine> engine_;
   std::unique_ptr<net::PeerMonitor> peer_monitor_;
-  std::atomic<bool> alive_{false};
-  std::atomic<pid_t> leaves_with_{0};  // the process whose exit handler stops this runtime; 0: none
+  std::atomic<bool> alive_{false}, leaving_{false};
+  std::atomic<pid_t> leaves_with_{0};     // the process whose exit handler stops this runtime; 0: none
+  std::unique_ptr<Ticker> driver_watch_;  // last: it uses the members above; null if stalls are not checked
 };
 
 }  // namespace horocache::runtime

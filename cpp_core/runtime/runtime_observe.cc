@@ -5,10 +5,17 @@
 #include <filesystem>
 
 #include "base/clock.h"
+#include "net/mpi/watchdog.h"
 #include "observe/stack_text.h"
 #include "runtime/runtime.h"
 
 namespace horocache::runtime {
+
+namespace {
+
+constexpr int64_t kRecordNs = 2 * kNsPerS;  // for the flight record of a process that ends
+
+}  // namespace
 
 std::string TimelinePath(const std::string& path, int rank) {
   std::error_code unknown;
@@ -73,6 +80,35 @@ std::unique_ptr<Observer> Runtime::MakeObserver() {
   callbacks.warn = [this](const std::string& text) { logger_.Warning(text); };
   const std::string name = "horocache." + std::to_string(getpid()) + "." + std::to_string(job_.identity.rank);
   return std::make_unique<Observer>(name, RecordPath(), std::move(callbacks));
+}
+
+// While the driving thread is stuck, only this thread can still end the rank's part of the job.
+void Runtime::LookAtDriver() {
+  const Knobs& knobs = config_.knobs;
+  if (leaving_ && !std::exchange(watches_leaving_, true)) pass_watch_ = PassWatch();  // shutdown() has its own limit
+  int64_t end_ns = Nanoseconds(knobs.stall_shutdown_time_seconds, kNsPerS);
+  const char* knob = "HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS";
+  const int64_t shutdown_ns = Nanoseconds(knobs.shutdown_timeout, kNsPerS);
+  if (leaving_ && (end_ns == 0 || shutdown_ns < end_ns)) {
+    end_ns = shutdown_ns;
+    knob = "HOROCACHE_SHUTDOWN_TIMEOUT";
+  }
+  const PassWatch::Verdict verdict =
+      pass_watch_.Look(engine_->passes(), Nanoseconds(knobs.stall_check_time_seconds, kNsPerS), end_ns);
+  if (verdict == PassWatch::Verdict::kMoves) return;
+  const std::string text = "the thread that drives the operations has been in one call for " +
+                           SecondsText(pass_watch_.lasts_ns()) +
+                           ", probably of a library (NCCL, CUDA or MPI) that waits for another rank or for the device; "
+                           "horocache dump shows the operations.";
+  if (verdict == PassWatch::Verdict::kLate) {
+    logger_.Warning(text);
+  } else {
+    cause_.Raised(text);
+    observer_->NoteError({StatusCode::kStall, text});
+    Nap(kRecordNs);
+    net::Watchdog::EndProcess("rank " + std::to_string(job_.identity.rank) + ": " + text + " Gave up after " + knob +
+                              ".");
+  }
 }
 
 void Runtime::NoteError(const Status& why) {

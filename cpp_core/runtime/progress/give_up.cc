@@ -65,6 +65,7 @@ bool ProgressEngine::StepGivenUp() {
 
 bool ProgressEngine::HasMessagesUnderWay() {
   if (!given_up_.ok()) return false;
+  const Pass pass(&passes_);
   try {
     return StepMessages(NowNs()) || messages_->Transferring();
   } catch (const std::exception& thrown) {

@@ -61,6 +61,16 @@ Status ProgressEngine::Stop() {
   thread_.Join();
   // A waiting thread may hold the lock until it takes the order above, which ends its wait.
   while (!progress_lock_.TryTake()) Nap(kOrderNapNs);
+  const Status end = EndInOrder();
+  // If the job is lost, the other ranks may not say goodbye, and this rank does not wait for them.
+  const bool together = end.ok() || end.code() == StatusCode::kShutDown || end.code() == StatusCode::kAborted;
+  if (host_monitor_ != nullptr && together) host_monitor_->SayGoodbye();
+  progress_lock_.Release();
+  return end;
+}
+
+Status ProgressEngine::EndInOrder() {
+  const Pass pass(&passes_);
   try {
     TakeOrders();
     TakeSubmissions(NowNs());
@@ -69,12 +79,7 @@ Status ProgressEngine::Stop() {
   } catch (const std::exception& thrown) {
     GiveUp(thrown);
   }
-  const Status end = End();
-  // If the job is lost, the other ranks may not say goodbye, and this rank does not wait for them.
-  const bool together = end.ok() || end.code() == StatusCode::kShutDown || end.code() == StatusCode::kAborted;
-  if (host_monitor_ != nullptr && together) host_monitor_->SayGoodbye();
-  progress_lock_.Release();
-  return end;
+  return End();
 }
 
 // ---- any thread
@@ -290,16 +295,13 @@ void ProgressEngine::TakeWaits() {
 }
 
 bool ProgressEngine::Step(int64_t now_ns) {
-  const uint32_t begun = passes_.load(std::memory_order_relaxed) + 1;
-  passes_.store(begun, std::memory_order_release);
-  bool moved = true;
+  const Pass pass(&passes_);
   try {
-    moved = given_up_.ok() ? StepAll(now_ns) : StepGivenUp();
+    return given_up_.ok() ? StepAll(now_ns) : StepGivenUp();
   } catch (const std::exception& thrown) {
     GiveUp(thrown);
   }
-  passes_.store(begun + 1, std::memory_order_release);
-  return moved;
+  return true;
 }
 
 const Status& ProgressEngine::End() const { return given_up_.ok() ? sets_.front()->end() : given_up_; }
@@ -356,6 +358,7 @@ bool ProgressEngine::Ended() const {
 }
 
 void ProgressEngine::CheckOverdue(int64_t now_ns) {
+  const Pass pass(&passes_);
   try {
     if (given_up_.ok()) CheckAll(now_ns);
   } catch (const std::exception& thrown) {

@@ -129,6 +129,8 @@ class ProgressEngine {
 
   // True if a thread waits for an operation.
   bool AnybodyWaits() const { return waiting_.load() > 0; }
+  // Passes begun plus passes ended: odd during a pass.
+  uint32_t passes() const { return passes_.load(std::memory_order_acquire); }
   // Waits until the current pass, if any, has published its counters, at most a tenth of a second. An operation is done
   // before its pass ends.
   void AwaitPass() const;
@@ -168,6 +170,8 @@ class ProgressEngine {
   void NoteJobEnd() HC_REQUIRES(progress_lock_);
   void AbortSets(const std::string& why) HC_REQUIRES(progress_lock_);
   void SpreadAbort() HC_REQUIRES(progress_lock_);
+  // Takes what was submitted, and says goodbye. Why the job has ended.
+  Status EndInOrder() HC_REQUIRES(progress_lock_);
   const Status& End() const HC_REQUIRES(progress_lock_);  // why the job has ended; ok while it runs
   // See Note [Exceptions while driving].
   void GiveUp(const std::exception& thrown) HC_REQUIRES(progress_lock_);
@@ -251,7 +255,19 @@ class ProgressEngine {
   int64_t looked_ns_ HC_GUARDED_BY(progress_lock_) = 0;
   bool rest_is_still_ HC_GUARDED_BY(progress_lock_) = false;
 
-  std::atomic<uint32_t> passes_{0};  // passes begun plus passes ended: odd during a pass
+  // While one exists, the holder of the progress lock may call libraries.
+  class Pass {
+   public:
+    explicit Pass(std::atomic<uint32_t>* passes) : passes_(*passes) { Count(); }
+    ~Pass() { Count(); }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    void Count() { passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+    std::atomic<uint32_t>& passes_;
+  };
+  std::atomic<uint32_t> passes_{0};
 
   net::Doorbell doorbell_;
   OperationTable* const table_;
