@@ -23,11 +23,12 @@ class Finding:
     value: str
     state: State = State.OK
     fix: str = ""
+    broken: bool = False  # the item is there, but a job cannot use it
 
     @property
     def usable(self) -> bool:
         """True if the item exists and works."""
-        return self.state is State.OK
+        return self.state in {State.OK, State.WARNING} and not self.broken
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as values for JSON."""

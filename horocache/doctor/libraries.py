@@ -21,6 +21,12 @@ from horocache.errors import HorocacheError
 _SECONDS = 20  # for one library to load
 _OLDEST_TORCH = (2, 1)
 _OLDEST_NCCL = (2, 14, 3)
+_NEEDS_NCCL = (
+    ((2, 27, 3), "windows"),
+    ((2, 28, 7), "reports on its state as JSON"),
+    ((2, 30, 3), "ranks that share a GPU"),
+)
+_OLDEST_CUDA = 11
 
 # Each script prints a JSON object with the path of the loaded file and a text.
 _LOAD = """
@@ -59,9 +65,10 @@ def look() -> Iterator[Finding]:
         yield Finding("libraries", "mpi4py", version)
     yield from _library("MPI", mpi_names(), "MPI_Get_library_version", _MPI, "several hosts")
     for found in _library("NCCL", nccl_names(), "ncclGetVersion", _NCCL, "CUDA tensors at full speed"):
-        fault = nccl_fault(found.value.partition(" ")[0], platform.machine()) if found.usable else ""
-        yield replace(found, state=State.WARNING, fix=fault) if fault else found
-    yield from _library("CUDA", [_knob("cuda_library") or "libcuda.so.1"], "cuInit", _CUDA, "CUDA tensors")
+        yield _judged_nccl(found) if found.usable else found
+    for found in _library("CUDA", [_knob("cuda_library") or "libcuda.so.1"], "cuInit", _CUDA, "CUDA tensors"):
+        fault = cuda_fault(found.value) if found.usable else ""
+        yield replace(found, state=State.WARNING, fix=fault, broken=True) if fault else found
     yield from _frameworks()
 
 
@@ -92,7 +99,7 @@ def _library(label: str, names: Sequence[str], symbol: str, code: str, needed_fo
         broken = broken or found or ""
     if broken:
         fix = "it is there but does not load: repair or remove it"
-        yield Finding("libraries", label, broken, State.WARNING, fix)
+        yield Finding("libraries", label, broken, State.WARNING, fix, broken=True)
     else:
         yield Finding("libraries", label, f"not found (needed for {needed_for})", State.INFO)
 
@@ -122,9 +129,30 @@ def nccl_names() -> list[str]:
     return [*(str(path) for where in folders() if is_file(path := Path(where) / "libnccl.so.2")), "libnccl.so.2"]
 
 
+def _judged_nccl(found: Finding) -> Finding:
+    version = found.value.partition(" ")[0]
+    fault = nccl_fault(version, platform.machine())
+    lacks = [
+        f"{what} (from {'.'.join(map(str, since))})" for since, what in _NEEDS_NCCL if _numbers(version, 3) < since
+    ]
+    value = found.value + (f"; lacks {', '.join(lacks)}" if lacks else "")
+    too_old = _numbers(version, 3) < _OLDEST_NCCL
+    return replace(found, value=value, fix=fault, state=State.WARNING if fault else found.state, broken=too_old)
+
+
+def cuda_fault(answer: str) -> str:
+    """Return what is wrong with a driver, by what it has answered; empty if nothing is."""
+    if "cuInit failed" in answer:
+        return "CUDA tensors cannot be used here: see whether nvidia-smi shows a GPU, and repair the driver"
+    version = answer.removeprefix("driver for CUDA ").partition(",")[0]
+    if _numbers(version) < (_OLDEST_CUDA,):
+        return f"horocache needs a driver for CUDA {_OLDEST_CUDA}.0 or newer: update the NVIDIA driver"
+    return ""
+
+
 def nccl_fault(version: str, machine: str) -> str:
     """Return what is known to be wrong with a version of NCCL on a kind of machine; empty if nothing is."""
-    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
+    numbers = _numbers(version, 3)
     update = "update it: pip install --upgrade nvidia-nccl-cu13"
     if numbers < _OLDEST_NCCL:
         return f"horocache needs NCCL {'.'.join(map(str, _OLDEST_NCCL))} or newer: {update}"
@@ -161,6 +189,6 @@ def _frameworks() -> Iterator[Finding]:
             yield Finding("frameworks", label, version)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = version.partition("+")[0].split(".")[:2]
+def _numbers(version: str, count: int = 2) -> tuple[int, ...]:
+    parts = version.partition("+")[0].split(".")[:count]
     return tuple(int(part) for part in parts if part.isdigit())

@@ -24,5 +24,6 @@ def _sections(found: dict[str, bool]) -> Iterator[tuple[str, list[tuple[str, boo
         [("NumPy", True), ("TensorFlow", found["tensorflow"]), ("PyTorch", found["torch"]), ("MXNet", False)],
     )
     yield "Controllers", [("shared memory", True), ("MPI", mpi), ("Gloo", False)]
-    operations = [("NCCL", False), ("DDL", False), ("CCL", False), ("MPI", mpi), ("Gloo", False)]
+    nccl = found.get("NCCL", False) and found.get("CUDA", False)
+    operations = [("NCCL", nccl), ("DDL", False), ("CCL", False), ("MPI", mpi), ("Gloo", False)]
     yield "Tensor Operations", [("shared memory", True), *operations]

@@ -23,7 +23,9 @@ def doctor(**environment):
 def test_doctor_names_the_library_and_its_version(library, wheel):
     for environment in ({"HOROCACHE_NCCL_LIBRARY": str(library)}, {"PYTHONPATH": str(wheel)}):
         (line,) = doctor(**environment)
-        assert line.split() == ["ok", "NCCL", "2.28.9", "at", str(library)]
+        found, lacks = line.split("; ")
+        assert found.split() == ["ok", "NCCL", "2.28.9", "at", str(library)]
+        assert lacks.strip() == "lacks ranks that share a GPU (from 2.30.3)"
 
 
 def reduce_twice(hc, arrays):

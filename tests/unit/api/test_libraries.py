@@ -77,10 +77,44 @@ def test_the_doctor_knows_the_versions_of_nccl_that_do_not_work(version, machine
     assert fault in known and bool(fault) == bool(known)
 
 
-def test_the_doctor_warns_of_a_version_of_nccl_that_hangs(tmp_path, monkeypatch):
-    source, library = tmp_path / "nccl.c", tmp_path / "libnccl.so.2"
-    source.write_text("int ncclGetVersion(int* version) { *version = 23004; return 0; }\n")
+def finding_about(name, tmp_path, monkeypatch, code):
+    """The doctor's finding about a library of this C code."""
+    source, library = tmp_path / f"{name}.c", tmp_path / f"lib{name}.so.2"
+    source.write_text(code)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    monkeypatch.setenv("HOROCACHE_NCCL_LIBRARY", str(library))
-    [finding] = [finding for finding in libraries.look() if finding.name == "NCCL"]
-    assert finding.state is State.WARNING and finding.value == f"2.30.4 at {library}" and "2167" in finding.fix
+    monkeypatch.setenv(f"HOROCACHE_{name}_LIBRARY", str(library))
+    [finding] = [finding for finding in libraries.look() if finding.name == name]
+    return finding, f" at {library}"
+
+
+NCCL = "int ncclGetVersion(int* version) {{ *version = {}; return 0; }}\n"
+
+
+def test_the_doctor_warns_of_a_version_of_nccl_that_hangs(tmp_path, monkeypatch):
+    finding, place = finding_about("NCCL", tmp_path, monkeypatch, NCCL.format(23004))
+    assert finding.state is State.WARNING and finding.value == "2.30.4" + place and "2167" in finding.fix
+
+
+def test_the_doctor_says_what_an_older_nccl_lacks(tmp_path, monkeypatch):
+    finding, place = finding_about("NCCL", tmp_path, monkeypatch, NCCL.format(22203))
+    lacks = "windows (from 2.27.3), reports on its state as JSON (from 2.28.7), ranks that share a GPU (from 2.30.3)"
+    assert finding.state is State.OK and finding.value == f"2.22.3{place}; lacks {lacks}"
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "says", "fix"),
+    [
+        (13000, 0, "driver for CUDA 13.0, 2 device(s)", ""),
+        (13000, 100, "driver for CUDA 13.0, cuInit failed with error 100", "see whether nvidia-smi shows a GPU"),
+        (10020, 0, "driver for CUDA 10.2, 2 device(s)", "needs a driver for CUDA 11.0 or newer"),
+    ],
+)
+def test_the_doctor_warns_of_a_driver_that_cannot_be_used(version, error, says, fix, tmp_path, monkeypatch):
+    code = f"""
+int cuInit(unsigned flags) {{ return {error}; }}
+int cuDriverGetVersion(int* version) {{ *version = {version}; return 0; }}
+int cuDeviceGetCount(int* count) {{ *count = 2; return {error}; }}
+"""
+    finding, place = finding_about("CUDA", tmp_path, monkeypatch, code)
+    assert finding.value == says + place and fix in finding.fix
+    assert finding.state is (State.WARNING if fix else State.OK)

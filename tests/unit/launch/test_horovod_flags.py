@@ -1,5 +1,7 @@
 """Every argument of horovodrun, the YAML file, the hostfile and --check-build."""
 
+import subprocess
+
 import pytest
 
 from horocache import _core
@@ -157,5 +159,31 @@ def test_a_hostfile_counts_slots(tmp_path):
 def test_check_build_lists_frameworks_and_backends():
     text = check_build.report("1.2")
     assert text.startswith("horocache v1.2:\n")
-    for line in ("[X] PyTorch", "[ ] MXNet", "[X] shared memory", "[ ] Gloo", "[ ] NCCL"):
+    for line in ("[X] PyTorch", "[ ] MXNet", "[X] shared memory", "[ ] Gloo"):
         assert line in text
+
+
+def a_library(path, knob, functions, monkeypatch):
+    source = path.with_suffix(".c")
+    source.write_text(functions)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)
+    monkeypatch.setenv(knob, str(path))
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "mark"),
+    [(23007, 0, "X"), (23004, 0, "X"), (21200, 0, " "), (23007, 100, " ")],  # 2.30.4: a warning; 2.12: too old
+)
+def test_check_build_tells_whether_jobs_can_use_nccl(tmp_path, monkeypatch, version, error, mark):
+    nccl = f"int ncclGetVersion(int* version) {{ *version = {version}; return 0; }}"
+    cuda = f"""int cuInit(unsigned flags) {{ return {error}; }}
+               int cuDriverGetVersion(int* version) {{ *version = 13000; return 0; }}
+               int cuDeviceGetCount(int* count) {{ *count = 1; return 0; }}"""
+    a_library(tmp_path / "libnccl.so.2", "HOROCACHE_NCCL_LIBRARY", nccl, monkeypatch)
+    a_library(tmp_path / "libcuda.so.1", "HOROCACHE_CUDA_LIBRARY", cuda, monkeypatch)
+    assert f"[{mark}] NCCL" in check_build.report("1.2")
+
+
+def test_check_build_without_nccl(monkeypatch):
+    monkeypatch.setenv("HOROCACHE_NCCL_LIBRARY", "libnccl-none.so.2")
+    assert "[ ] NCCL" in check_build.report("1.2")
