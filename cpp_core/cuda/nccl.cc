@@ -92,6 +92,9 @@ Status Nccl::Find() {
   HC_NCCL_FUNCTIONS(HC_NCCL_FIND_FUNCTION)
   HC_NCCL_FIND(GetErrorString)
   HC_NCCL_FIND(GetLastError)
+  if (version_ >= kOldestWithWindows) {
+    HC_NCCL_WINDOW_FUNCTIONS(HC_NCCL_FIND_FUNCTION)
+  }
 #undef HC_NCCL_FIND_FUNCTION
 #undef HC_NCCL_FIND
   if (missing.empty()) return Status::Ok();

@@ -22,11 +22,12 @@
 
 namespace horocache::cuda {
 
-using NcclResult = int;        // ncclResult_t
-using NcclCommHandle = void*;  // ncclComm_t
-using NcclDataType = int;      // ncclDataType_t
-using NcclOperation = int;     // ncclRedOp_t
-struct NcclUniqueId {          // passed by value
+using NcclResult = int;          // ncclResult_t
+using NcclCommHandle = void*;    // ncclComm_t
+using NcclDataType = int;        // ncclDataType_t
+using NcclOperation = int;       // ncclRedOp_t
+using NcclWindowHandle = void*;  // ncclWindow_t
+struct NcclUniqueId {            // passed by value
   char bytes[128];
 };
 
@@ -35,6 +36,7 @@ inline constexpr NcclResult kNcclInProgress = 7;
 inline constexpr NcclResult kNcclExiting = -1;  // of ours: the library was not called, because the process exits
 inline constexpr NcclDataType kNcclUint8 = 1;
 inline constexpr int kNcclScalarOnHost = 1;  // ncclScalarHostImmediate
+inline constexpr int kNcclSymmetric = 1;     // NCCL_WIN_COLL_SYMMETRIC
 
 // The part of ncclConfig_t that is set; NCCL appends fields with its versions. A library takes a configuration of any
 // older version, if size and version say so.
@@ -96,6 +98,14 @@ static_assert(sizeof(NcclConfig) == 72);
     (operation, scalar, type, residence, comm))                                                                      \
   X(RedOpDestroy, (NcclOperation operation, NcclCommHandle comm), (operation, comm))
 
+// Those of windows, which an older version lacks.
+#define HC_NCCL_WINDOW_FUNCTIONS(X)                                                                             \
+  X(MemAlloc, (void** memory, size_t bytes), (memory, bytes))                                                   \
+  X(MemFree, (void* memory), (memory))                                                                          \
+  X(CommWindowRegister, (NcclCommHandle comm, void* memory, size_t bytes, NcclWindowHandle* window, int flags), \
+    (comm, memory, bytes, window, flags))                                                                       \
+  X(CommWindowDeregister, (NcclCommHandle comm, NcclWindowHandle window), (comm, window))
+
 // Where the library is looked for.
 struct NcclSearch {
   std::string library;               // the file that the user has named; empty: none
@@ -106,6 +116,7 @@ struct NcclSearch {
 class Nccl {
  public:
   static constexpr int kOldestVersion = 21403;  // 2.14.3, which has communicators with a configuration
+  static constexpr int kOldestWithWindows = 22703;
 
   // Loads the file that the user has named, or the one that the process has loaded already, or the first of the
   // folders', or the system's. Makes no call that needs a GPU. kUnsupported, naming the file and the remedy, if none
@@ -116,10 +127,13 @@ class Nccl {
 #define HC_NCCL_METHOD(name, parameters, arguments) \
   NcclResult name parameters const { return Exiting() ? kNcclExiting : functions_.name arguments; }
   HC_NCCL_FUNCTIONS(HC_NCCL_METHOD)
+  HC_NCCL_WINDOW_FUNCTIONS(HC_NCCL_METHOD)  // require has_windows
 #undef HC_NCCL_METHOD
 
   const std::string& path() const { return library_.path(); }
   int version() const { return version_; }  // for example 22809 for 2.28.9
+  // True if memory can be registered as a window of all ranks.
+  bool has_windows() const { return functions_.CommWindowDeregister != nullptr; }
   static std::string VersionText(int version);
   // A configuration that this version of the library knows.
   NcclConfig Config() const;
@@ -131,6 +145,7 @@ class Nccl {
 #define HC_NCCL_POINTER(name, parameters, arguments) NcclResult(*name) parameters = nullptr;
   struct Functions {
     HC_NCCL_FUNCTIONS(HC_NCCL_POINTER)
+    HC_NCCL_WINDOW_FUNCTIONS(HC_NCCL_POINTER)
     const char* (*GetErrorString)(NcclResult) = nullptr;
     const char* (*GetLastError)(NcclCommHandle) = nullptr;
   };

@@ -22,10 +22,19 @@ struct NcclCommunicator::Shared {
   NcclCommHandle comm HC_GUARDED_BY(mutex) = nullptr;
   Status connected HC_GUARDED_BY(mutex) = NoMemoryError();  // until Connect has ended
   bool given_up HC_GUARDED_BY(mutex) = false;               // aborted while it was connecting
+  std::shared_ptr<const NcclMemory> memory HC_GUARDED_BY(mutex);
+  NcclWindowHandle window HC_GUARDED_BY(mutex) = nullptr;
+  Status registered HC_GUARDED_BY(mutex) = NoMemoryError();  // until Register has ended
 
   void Connect() HC_EXCLUDES(mutex);
+  void Register() HC_EXCLUDES(mutex);
+  void FreeMemory() HC_EXCLUDES(mutex);
+  void GiveUpMemory() HC_EXCLUDES(mutex) {
+    const MutexLock lock(mutex);
+    if (memory != nullptr) memory->GiveUp();
+  }
   void Abort(NcclCommHandle handle) const;
-  void Destroy(NcclCommHandle handle) const;
+  void Destroy(NcclCommHandle handle) HC_EXCLUDES(mutex);
   NcclCommHandle handle() HC_EXCLUDES(mutex) {
     const MutexLock lock(mutex);
     return comm;
@@ -63,9 +72,52 @@ void NcclCommunicator::Shared::Abort(NcclCommHandle handle) const {
   if (scope.status().ok()) nccl->CommAbort(handle);
 }
 
-void NcclCommunicator::Shared::Destroy(NcclCommHandle handle) const {
-  const Device::Scope scope(*device);
-  if (scope.status().ok()) nccl->CommDestroy(handle);
+void NcclCommunicator::Shared::Destroy(NcclCommHandle handle) {
+  NcclWindowHandle registered_window = nullptr;
+  {
+    const MutexLock lock(mutex);
+    registered_window = window;
+  }
+  {
+    const Device::Scope scope(*device);
+    if (!scope.status().ok()) return;
+    if (registered_window != nullptr) nccl->CommWindowDeregister(handle, registered_window);
+    nccl->CommDestroy(handle);
+  }
+  FreeMemory();
+}
+
+void NcclCommunicator::Shared::Register() {
+  NcclCommHandle handle = nullptr;
+  std::shared_ptr<const NcclMemory> given;
+  {
+    const MutexLock lock(mutex);
+    handle = comm;
+    given = memory;
+  }
+  NcclWindowHandle made = nullptr;
+  Status status;
+  {
+    const Device::Scope scope(*device);
+    status = scope.status();
+    if (status.ok()) {
+      status = nccl->Check(
+          nccl->CommWindowRegister(handle, given->data(), static_cast<size_t>(given->bytes()), &made, kNcclSymmetric),
+          "ncclCommWindowRegister", handle);
+    }
+    // So it was for memory that has no way between the ranks.
+    if (status.ok() && made == nullptr) status = UnsupportedError("NCCL has made no window of the memory");
+  }
+  const MutexLock lock(mutex);
+  window = made;
+  registered = std::move(status);
+}
+
+// May wait for the device's work.
+void NcclCommunicator::Shared::FreeMemory() {
+  std::shared_ptr<const NcclMemory> last;
+  const MutexLock lock(mutex);
+  last = std::move(memory);
 }
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const Nccl> nccl, std::shared_ptr<Device> device,
@@ -74,17 +126,51 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const Nccl> nccl, std::shared
       connect_("hc-nccl-connect", [shared = shared_] { shared->Connect(); }) {}
 
 NcclCommunicator::~NcclCommunicator() {
-  if (aborts_) return;
+  if (aborts_) {
+    FreeMemory();
+    return;
+  }
   if (!HasConnected()) {
     StartAbort();
     return;
   }
   const NcclCommHandle comm = handle();
-  if (comm == nullptr || Exiting()) return;
+  if (comm == nullptr || Exiting()) return;  // nothing is called at exit, also not to free memory
   try {
     const LimitedCall destroy("hc-nccl-destroy", [shared = shared_, comm] { shared->Destroy(comm); });
     static_cast<void>(destroy.ReturnedBy(DeadlineNs(kDestroySeconds)));
   } catch (const std::exception&) {  // no thread or no memory: the end of the process frees it
+    shared_->GiveUpMemory();
+  }
+}
+
+void NcclCommunicator::Keep(std::shared_ptr<const NcclMemory> memory) {
+  const MutexLock lock(shared_->mutex);
+  shared_->memory = std::move(memory);
+}
+
+void NcclCommunicator::StartRegistering() {
+  registering_ = std::make_unique<LimitedCall>("hc-nccl-window", [shared = shared_] { shared->Register(); });
+}
+
+Status NcclCommunicator::registered() const {
+  const MutexLock lock(shared_->mutex);
+  return shared_->registered;
+}
+
+// After an abort. Calls that have not returned may still use the memory, and free it when they do.
+void NcclCommunicator::FreeMemory() const {
+  if (cannot_abort_) shared_->GiveUpMemory();
+  if ((registering_ != nullptr && !registering_->Returned()) || !AbortedBy(0)) return;
+  {
+    const MutexLock lock(shared_->mutex);
+    if (shared_->memory == nullptr) return;
+  }
+  try {
+    const LimitedCall free("hc-nccl-free", [shared = shared_] { shared->FreeMemory(); });
+    static_cast<void>(free.ReturnedBy(DeadlineNs(kDestroySeconds)));
+  } catch (const std::exception&) {  // no thread or no memory
+    shared_->GiveUpMemory();
   }
 }
 

@@ -18,6 +18,7 @@
 #include "base/thread.h"
 #include "cuda/device.h"
 #include "cuda/nccl.h"
+#include "cuda/nccl_memory.h"
 
 namespace horocache::cuda {
 
@@ -47,17 +48,30 @@ class NcclCommunicator {
   // An error that has happened since a collective was launched, for example because a rank of another host died.
   Status AsyncError() const;
 
+  // ---- a window: memory that all ranks have registered, which NCCL then reaches by quicker ways
+
+  // Frees the memory at the end of the communicator, on a thread of its own.
+  void Keep(std::shared_ptr<const NcclMemory> memory);
+  // Begins to register the memory that it keeps. All ranks do so, with as many bytes, or none does. Until
+  // HasRegistered, only StartAbort may be called, besides. Throws std::system_error if no thread can be made.
+  void StartRegistering();
+  bool HasRegistered() const { return registering_->Returned(); }
+  Status registered() const;
+
   // Begins to abort. Without effect the second time.
   void StartAbort();
   // Waits until it is aborted or the time is over (steady-clock ns); true if it is. Requires StartAbort.
   bool AbortedBy(int64_t deadline_ns) const;
 
  private:
-  static constexpr double kDestroySeconds = 2;
+  static constexpr double kDestroySeconds = 2;  // and to free a window
   struct Shared;
 
-  const std::shared_ptr<Shared> shared_;  // with the threads, which may outlive this object
-  std::unique_ptr<LimitedCall> abort_;    // null before StartAbort, and if there is nothing to abort
+  void FreeMemory() const;
+
+  const std::shared_ptr<Shared> shared_;      // with the threads, which may outlive this object
+  std::unique_ptr<LimitedCall> registering_;  // null before StartRegistering
+  std::unique_ptr<LimitedCall> abort_;        // null before StartAbort, and if there is nothing to abort
   bool aborts_ = false;
   bool cannot_abort_ = false;
   const LimitedCall connect_;

@@ -185,9 +185,10 @@ SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes);
 // The use of NCCL by the backend `nccl`.
 struct NcclOptions {
   std::shared_ptr<const cuda::Nccl> library;  // null: the set has no backend `nccl`
-  bool required = false;   // where the ranks cannot be connected, operations fail; otherwise the host runs them
-  int64_t timeout_ns = 0;  // for connecting
-  std::string name;        // of the process set, in messages of NCCL
+  bool required = false;     // where the ranks cannot be connected, operations fail; otherwise the host runs them
+  int64_t timeout_ns = 0;    // for connecting
+  int64_t window_bytes = 0;  // of the window for packed tensors; 0: none
+  std::string name;          // of the process set, in messages of NCCL
   std::function<void(const std::string& text)> warn;
 };
 

@@ -149,6 +149,7 @@ data::NcclOptions NcclFor(const Knobs& knobs, const SetMembership& membership,
   options.library = std::move(library);
   options.required = knobs.nccl == "on";
   options.timeout_ns = Nanoseconds(knobs.start_timeout, kNsPerS);
+  options.window_bytes = knobs.nccl_window_bytes;
   options.name = "horocache set " + std::to_string(membership.process_set);
   options.warn = WarningsOf(logger);
   return options;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 
 #include "base/clock.h"
 #include "cuda/fake_driver.h"
+#include "cuda/stream_event.h"
 #include "data/backend.h"
 #include "data/row_layout.h"
 #include "testing/fake_device_backend.h"
@@ -104,6 +106,7 @@ class Ranks {
       EXPECT_TRUE(staged.ok()) << staged.status().message();
       staged_.push_back(std::move(staged->front()));
       with_devices.nccl = FakeNccl();
+      with_devices.nccl.window_bytes = options.nccl.window_bytes;
       auto nccl = MakeBackends(of_staged, with_devices, {}, {of_nccl, {}});
       EXPECT_TRUE(nccl.ok()) << nccl.status().message();
       nccl_.push_back(std::move(nccl->front()));
@@ -196,6 +199,70 @@ class OnDevice {
   std::vector<Copy> copies_;
 };
 
+// Of the program's stream, as an operation has it.
+class ProgramEvent : public Event {
+ public:
+  explicit ProgramEvent(cuda::StreamHandle stream) : device_(cuda::testing::FakeDriver::Get().device()) {
+    auto made = cuda::StreamEvent::Record(device_, stream);
+    EXPECT_TRUE(made.ok());
+    event_.emplace(std::move(*made));
+  }
+  bool Ready() override { return event_->Happened(); }
+  Status HoldBack(cuda::Stream* stream, bool* waits) override {
+    *waits = true;
+    return event_->HoldBack(stream);
+  }
+
+ private:
+  const std::shared_ptr<cuda::Device> device_;
+  std::optional<cuda::StreamEvent> event_;
+};
+
+// Tensors of one rank that a stream of the program computes: there are zeros before.
+class LateTensors {
+ public:
+  // `collective` is on the device.
+  explicit LateTensors(Collective* collective) {
+    const auto& fake = cuda::testing::FakeDriver::Get();
+    const auto copy =
+        fake.Function<cuda::Code(cuda::Address, cuda::Address, size_t, cuda::StreamHandle)>("cuMemcpyDtoDAsync_v2");
+    const cuda::Device::Scope scope(*fake.device());
+    const size_t element = DTypeBytes(collective->dtype);
+    for (const Segment& segment : collective->segments) {
+      const size_t bytes = static_cast<size_t>(segment.count) * element;
+      if (bytes == 0) continue;
+      const auto place = reinterpret_cast<cuda::Address>(segment.input);
+      values_.push_back(std::make_unique<cuda::testing::DeviceMemory>(bytes));
+      const auto values = reinterpret_cast<cuda::Address>(values_.back()->data());
+      Move(values, place, bytes);
+      Clear(place, bytes);
+      EXPECT_EQ(copy(place, values, bytes, held_.handle()), cuda::kSuccess);
+    }
+    computed_.emplace(held_.handle());
+    collective->ready = &*computed_;
+  }
+  void Compute() { held_.Release(); }
+
+ private:
+  static void Move(cuda::Address to, cuda::Address from, size_t bytes) {
+    const auto& fake = cuda::testing::FakeDriver::Get();
+    Bytes host(bytes);
+    EXPECT_EQ(fake.Function<cuda::Code(void*, cuda::Address, size_t)>("cuMemcpyDtoH_v2")(host.data(), from, bytes),
+              cuda::kSuccess);
+    Write(to, host);
+  }
+  static void Clear(cuda::Address at, size_t bytes) { Write(at, Bytes(bytes)); }
+  static void Write(cuda::Address at, const Bytes& host) {
+    const auto write =
+        cuda::testing::FakeDriver::Get().Function<cuda::Code(cuda::Address, const void*, size_t)>("cuMemcpyHtoD_v2");
+    EXPECT_EQ(write(at, host.data(), host.size()), cuda::kSuccess);
+  }
+
+  std::vector<std::unique_ptr<cuda::testing::DeviceMemory>> values_;
+  cuda::testing::HeldStream held_;
+  std::optional<ProgramEvent> computed_;
+};
+
 // The number of seeds of the fake driver that a test tries. With a seed, the fake moves the work of streams within
 // calls, in an order drawn from it.
 inline uint64_t Interleavings() {
@@ -223,14 +290,17 @@ inline void FetchResult(RankData* data, int rank) {
   data->variable.on_device.reset();
 }
 
-// Starts one collective on every rank and tests all ranks in turn until all are finished.
+// Starts one collective on every rank and tests all ranks in turn until all are finished. `late`: the program computes
+// the CUDA tensors only then, on one rank after the other.
 inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, std::vector<RankData>* data,
-                                     int most_turns = 1000000) {
-  std::vector<std::unique_ptr<CollectiveTask>> operations;
+                                     int most_turns = 1000000, bool late = false) {
   std::vector<OnDevice> on_device;
+  std::vector<std::unique_ptr<LateTensors>> computed;
+  std::vector<std::unique_ptr<CollectiveTask>> operations;
   for (int r = 0; r < ranks->size(); ++r) {
     Collective c = (*data)[static_cast<size_t>(r)].collective;
     if (c.device_class == wire::DeviceClass::kCuda) on_device.emplace_back(&c);
+    if (late) computed.push_back(std::make_unique<LateTensors>(&c));
     const Status supported = ranks->backend(r, backend).Supports(c);
     EXPECT_TRUE(supported.ok()) << supported.message();
     operations.push_back(ranks->backend(r, backend).Start(c));
@@ -246,6 +316,7 @@ inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, s
       break;
     }
     bool any = false;
+    if (static_cast<size_t>(turn) < computed.size()) computed[static_cast<size_t>(turn)]->Compute();
     for (size_t r = 0; r < operations.size(); ++r) {
       if (done[r]) continue;
       if (operations[r]->Test()) {

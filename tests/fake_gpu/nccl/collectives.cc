@@ -120,7 +120,7 @@ Result AfterCall(Communicator* communicator, Result code) {
 
 namespace {
 
-Result Launch(Pending call) {
+Result Launch(const std::string& function, Pending call) {
   Communicator* const communicator = call.communicator.get();
   if (communicator->state == ncclInProgress || communicator->in_progress > 0) {
     if (communicator->in_progress > 0) BreakRule("a communicator is used while its last call is in progress");
@@ -128,6 +128,8 @@ Result Launch(Pending call) {
     return Fail(ncclInvalidArgument, "the communicator is in progress", communicator);
   }
   if (communicator->revoked) return Fail(ncclInvalidUsage, "the communicator was revoked", communicator);
+  if (Current() != communicator->device)
+    BreakRule(function + " is called while another device than the communicator's is current");
   if (const std::optional<Code> fault = PlannedFault("async", communicator->rank); fault && *fault > 0)
     communicator->state = *fault;
   if (group.depth > 0) {
@@ -138,10 +140,13 @@ Result Launch(Pending call) {
   return AfterCall(communicator, LaunchCalls({std::move(call)}));
 }
 
-bool InWindow(const Communicator& communicator, Address address, size_t bytes) {
-  return std::ranges::any_of(communicator.windows, [&](const auto& entry) {
-    return address >= entry.second.begin && address + bytes <= entry.second.begin + entry.second.size;
-  });
+// One more than the place in a window of a collective's buffers; 0: they are in none. NCCL's ways for windows take the
+// place on this rank for that on all.
+uint64_t PlaceInWindow(const Communicator& communicator, Address address, size_t bytes) {
+  for (const auto& [handle, window] : communicator.windows) {
+    if (address >= window.begin && address + bytes <= window.begin + window.size) return 1 + address - window.begin;
+  }
+  return 0;
 }
 
 // Blocks of `count` elements that this rank's send and receive buffers have.
@@ -206,11 +211,11 @@ Result Collective(const char* function, Kind kind, const void* send, void* recei
   }
   if ((sent > 0 && !CanReach(call.send, sent * bytes)) || (received > 0 && !CanReach(call.receive, received * bytes)))
     return Fail(ncclUnhandledCudaError, "Cuda failure 'invalid argument'", communicator.get());
-  if (sent > 0 && received > 0)
-    call.description.in_window =
-        InWindow(*communicator, call.send, sent * bytes) && InWindow(*communicator, call.receive, received * bytes) ? 1
-                                                                                                                    : 0;
-  return Launch({communicator, stream, call, {}});
+  if (kind == Kind::kAllReduce || kind == Kind::kAllGather || kind == Kind::kReduceScatter) {
+    const uint64_t place = PlaceInWindow(*communicator, call.send, sent * bytes);
+    call.description.place_in_window = PlaceInWindow(*communicator, call.receive, received * bytes) > 0 ? place : 0;
+  }
+  return Launch(function, {communicator, stream, call, {}});
 }
 
 Result Message(const char* function, bool sends, const void* buffer, size_t count, int type, int peer, void* handle,
@@ -222,7 +227,7 @@ Result Message(const char* function, bool sends, const void* buffer, size_t coun
   MessageCall call = {sends, reinterpret_cast<Address>(buffer), count * TypeSize(type), peer};
   if (call.bytes > 0 && !CanReach(call.address, call.bytes))
     return Fail(ncclUnhandledCudaError, "Cuda failure 'invalid argument'", communicator.get());
-  return Launch({communicator, stream, {}, call});
+  return Launch(function, {communicator, stream, {}, call});
 }
 
 }  // namespace

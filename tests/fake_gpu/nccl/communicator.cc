@@ -76,7 +76,7 @@ std::string Words(const Description& description) {
   return "#" + std::to_string(description.number) + " " + KindName(description.kind) + " count " +
          std::to_string(description.count) + " type " + std::to_string(description.type) + " operation " +
          std::to_string(description.operation) + " root " + std::to_string(description.root) +
-         (description.in_window != 0 ? " in a window" : "");
+         (description.place_in_window != 0 ? " in a window" : "");
 }
 
 std::string History(const Segment::Slot& slot) {
@@ -89,7 +89,7 @@ std::string History(const Segment::Slot& slot) {
 
 bool Same(const Description& a, const Description& b) {
   return a.kind == b.kind && a.type == b.type && a.operation == b.operation && a.root == b.root && a.count == b.count &&
-         a.in_window == b.in_window;
+         a.place_in_window == b.place_in_window;
 }
 
 // Work of a communicator in a stream: knows its abort, and counts itself.

@@ -68,7 +68,7 @@ struct Description {
   int32_t type = 0;
   int32_t operation = 0;
   int32_t root = -1;
-  uint32_t in_window = 0;
+  uint64_t place_in_window = 0;
   uint64_t count = 0;
   uint64_t number = 0;
 };

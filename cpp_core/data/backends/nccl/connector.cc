@@ -16,17 +16,22 @@ std::string NoThread(const std::system_error& error) { return std::string("canno
 }  // namespace
 
 NcclConnector::NcclConnector(StartOnHost start, std::shared_ptr<const cuda::Nccl> nccl,
-                             std::shared_ptr<cuda::Device> device, Place place, int64_t limit_ns,
+                             std::shared_ptr<cuda::Device> device, Place place, int64_t limit_ns, int64_t window_bytes,
                              const control::RankNames* names)
     : start_(std::move(start)),
       nccl_(std::move(nccl)),
       device_(std::move(device)),
       place_(std::move(place)),
       limit_ns_(limit_ns),
+      window_bytes_(window_bytes),
       names_(names) {}
 
 NcclConnector::~NcclConnector() {
-  if (communicator_ != nullptr) communicator_->StartAbort();
+  if (communicator_ == nullptr) return;
+  // Freeing memory may take long.
+  const bool has_memory = allocated_ != nullptr && preparing_ != nullptr && preparing_->Returned();
+  if (has_memory && allocated_->memory.ok()) communicator_->Keep(std::move(*allocated_->memory));
+  communicator_->StartAbort();
 }
 
 bool NcclConnector::Step() {
@@ -105,36 +110,70 @@ bool NcclConnector::Connect() {
       return false;
     }
   }
-  votes_.failed = own_.ok() ? 2 * place_.ranks : late ? place_.ranks + place_.rank : place_.rank;
+  votes_.failed = VoteOf(own_, late);
   Next(own_.ok() ? &NcclConnector::Compile : &NcclConnector::Compare);
   return false;
 }
 
-// ---- 3. the kernels
+int32_t NcclConnector::VoteOf(const Status& own, bool late) const {
+  if (own.ok()) return 2 * place_.ranks;
+  return late ? place_.ranks + place_.rank : place_.rank;
+}
 
-// The driver may let the call wait for the device's work, and other calls for it; so NCCL does not connect meanwhile.
-bool NcclConnector::Compile() {
-  if (compiling_ == nullptr) {
-    deadline_ns_ = NowNs() + std::min(limit_ns_, kMostCompileNs);
-    compiled_ = std::make_shared<Compiled>();
+// ---- 3. the kernels, and memory for a window
+
+// The driver may let a call wait for the device's work, and other calls for it; so NCCL does not connect meanwhile.
+// True once `call` has returned, with its outcome in *status.
+bool NcclConnector::RunLimited(const char* name, const std::function<void()>& call, Status* status) {
+  const int64_t limit_ns = std::min(limit_ns_, kMostPrepareNs);
+  if (preparing_ == nullptr) {
+    deadline_ns_ = NowNs() + limit_ns;
     try {
-      compiling_ = std::make_unique<LimitedCall>("hc-cuda-compile", [compiled = compiled_, device = device_] {
-        const cuda::Device::Scope scope(*device);
-        if (scope.status().ok()) compiled->kernels = device->Packing();
-      });
+      preparing_ = std::make_unique<LimitedCall>(name, call);
     } catch (const std::system_error& error) {
-      compiled_->kernels = Status(StatusCode::kAborted, NoThread(error));
+      *status = {StatusCode::kAborted, NoThread(error)};
+      return true;
     }
   }
-  if (compiling_ != nullptr && !compiling_->Returned()) {
+  if (!preparing_->Returned()) {
     if (NowNs() < deadline_ns_) return false;
-    why_unpacked_ = {StatusCode::kAborted,
-                     "the driver did not compile them within " + SecondsText(std::min(limit_ns_, kMostCompileNs))};
-  } else if (compiled_->kernels.ok()) {
-    packing_ = *compiled_->kernels;
-    votes_.has_kernels = 1;
+    *status = {StatusCode::kAborted, "the driver did not return within " + SecondsText(limit_ns)};
+  }
+  preparing_.reset();
+  return true;
+}
+
+bool NcclConnector::Compile() {
+  if (compiled_ == nullptr) compiled_ = std::make_shared<Compiled>();
+  const auto compile = [compiled = compiled_, device = device_] {
+    const cuda::Device::Scope scope(*device);
+    if (scope.status().ok()) compiled->kernels = device->Packing();
+  };
+  if (!RunLimited("hc-cuda-compile", compile, &why_unpacked_)) return false;
+  if (why_unpacked_.ok()) why_unpacked_ = compiled_->kernels.status();
+  if (why_unpacked_.ok()) packing_ = *compiled_->kernels;
+  votes_.has_kernels = packing_ != nullptr ? 1 : 0;
+  // The window is for packed tensors, so it is of no use without the kernels.
+  Next(window_bytes_ > 0 && packing_ != nullptr ? &NcclConnector::Allocate : &NcclConnector::Compare);
+  return false;
+}
+
+bool NcclConnector::Allocate() {
+  if (allocated_ == nullptr) allocated_ = std::make_shared<Allocated>();
+  const auto allocate = [allocated = allocated_, device = device_, nccl = nccl_, bytes = window_bytes_] {
+    const cuda::Device::Scope scope(*device);
+    if (scope.status().ok()) allocated->memory = cuda::NcclMemory::Make(nccl, device, bytes);
+  };
+  if (!RunLimited("hc-nccl-memory", allocate, &why_no_window_)) return false;
+  if (!why_no_window_.ok()) {
+    allocated_.reset();  // the thread frees what comes late: that may wait for the device
   } else {
-    why_unpacked_ = compiled_->kernels.status();
+    why_no_window_ = allocated_->memory.status();
+    if (why_no_window_.ok()) {
+      window_ = allocated_->memory->get();
+      communicator_->Keep(std::move(*allocated_->memory));
+      votes_.has_window = 1;
+    }
   }
   Next(&NcclConnector::Compare);
   return false;
@@ -146,10 +185,19 @@ bool NcclConnector::Compare() {
   const StatusOr<bool> done = Run(wire::Op::kAllreduce, DType::kInt32, -1, &votes_, sizeof votes_ / sizeof(int32_t));
   if (!done.ok() || !*done) return !done.ok() && End(done.status());
   if (votes_.has_kernels == 0) packing_ = nullptr;
-  if (votes_.failed == 2 * place_.ranks) return End(Status::Ok());
-  votes_.failed %= place_.ranks;
-  own_.message().copy(reason_.text, kReasonBytes - 1);
-  Next(&NcclConnector::Tell);
+  if (votes_.has_window == 0) window_ = nullptr;
+  if (votes_.failed != 2 * place_.ranks) {
+    // A rank that cannot register lets the others wait for it: it is the cause, and not they.
+    const bool some_cannot = votes_.cannot_register < place_.ranks && votes_.failed >= place_.ranks;
+    if (some_cannot) votes_.failed = votes_.cannot_register;
+    if (some_cannot && place_.rank == votes_.failed) own_ = why_no_window_;
+    votes_.failed %= place_.ranks;
+    own_.message().copy(reason_.text, kReasonBytes - 1);
+    Next(&NcclConnector::Tell);
+    return false;
+  }
+  if (registers_ || votes_.has_window == 0) return End(Status::Ok());
+  Next(&NcclConnector::Register);
   return false;
 }
 
@@ -157,6 +205,36 @@ bool NcclConnector::Tell() {
   const StatusOr<bool> done = Run(wire::Op::kBroadcast, DType::kUint8, votes_.failed, &reason_, sizeof reason_);
   if (!done.ok() || !*done) return !done.ok() && End(done.status());
   return EndWith(votes_.failed, reason_);
+}
+
+// ---- 5. the window
+
+bool NcclConnector::Register() {
+  if (!registers_) {
+    registers_ = true;
+    deadline_ns_ = NowNs() + limit_ns_;
+    try {
+      communicator_->StartRegistering();
+    } catch (const std::system_error& error) {
+      own_ = {StatusCode::kAborted, NoThread(error)};
+    }
+  }
+  bool late = false;
+  if (own_.ok()) {
+    if (communicator_->HasRegistered()) {
+      why_no_window_ = communicator_->registered();
+    } else if (NowNs() >= deadline_ns_) {
+      late = true;
+      own_ = {StatusCode::kAborted, "NCCL did not register the ranks' windows within " + SecondsText(limit_ns_)};
+    } else {
+      return false;
+    }
+  }
+  votes_.failed = VoteOf(own_, late);
+  votes_.has_window = own_.ok() && why_no_window_.ok() ? 1 : 0;
+  votes_.cannot_register = why_no_window_.ok() ? place_.ranks : place_.rank;
+  Next(&NcclConnector::Compare);
+  return false;
 }
 
 StatusOr<bool> NcclConnector::Run(wire::Op op, DType dtype, int root, void* memory, int64_t count) {
@@ -202,7 +280,10 @@ void NcclConnector::AddWaitingFor(std::vector<int>* ranks) const {
 }
 
 std::string NcclConnector::Details() const {
-  return step_ == &NcclConnector::Connect ? "\n  NCCL connects the ranks" : std::string();
+  if (step_ == &NcclConnector::Connect) return "\n  NCCL connects the ranks";
+  if (step_ == &NcclConnector::Compile) return "\n  the driver compiles the packing kernels";
+  if (step_ == &NcclConnector::Allocate) return "\n  NCCL allocates memory for a window";
+  return step_ == &NcclConnector::Register ? "\n  NCCL registers the ranks' windows" : std::string();
 }
 
 }  // namespace horocache::data

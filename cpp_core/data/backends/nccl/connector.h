@@ -5,9 +5,11 @@
 //
 //   1. Rank 0 of the set makes NCCL's unique id and broadcasts it.
 //   2. Every rank connects, on a thread of its own, with a limit.
-//   3. A rank that has connected compiles the packing kernels, on a thread of its own, with a limit.
-//   4. The ranks reduce "who failed" to the lowest rank that did, and "who has the kernels". If a rank failed, the
-//      lowest one broadcasts why.
+//   3. A rank that has connected compiles the packing kernels, and allocates memory for a window if the user wants one,
+//      on threads of their own, with a limit.
+//   4. The ranks agree on the lowest rank that failed, and on whether all of them have the kernels and the memory. If a
+//      rank failed, the lowest one broadcasts why.
+//   5. If all ranks have the memory, they register it as a window, as in 2, and compare again, as in 4.
 //
 // So all ranks learn the same outcome, and go on together: with NCCL, or without it.
 //
@@ -26,6 +28,7 @@
 #include "cuda/device.h"
 #include "cuda/nccl.h"
 #include "cuda/nccl_communicator.h"
+#include "cuda/nccl_memory.h"
 #include "data/backend.h"
 
 namespace horocache::data {
@@ -37,9 +40,10 @@ class NcclConnector {
   // Starts a collective of the backend for memory of the host.
   using StartOnHost = std::function<std::unique_ptr<CollectiveTask>(Collective part)>;
 
-  // Each call of NCCL may take `limit_ns`. `names` outlives the connector, and may be null.
+  // Each call of NCCL may take `limit_ns`. `window_bytes`: of the window; 0: none. `names` outlives the connector, and
+  // may be null.
   NcclConnector(StartOnHost start, std::shared_ptr<const cuda::Nccl> nccl, std::shared_ptr<cuda::Device> device,
-                Place place, int64_t limit_ns, const control::RankNames* names);
+                Place place, int64_t limit_ns, int64_t window_bytes, const control::RankNames* names);
 
   // Aborts what has connected, unless it was taken: the other ranks may not know of it.
   ~NcclConnector();
@@ -58,12 +62,16 @@ class NcclConnector {
   const cuda::PackingKernels* packing() const { return packing_; }
   // Why this rank has none; ok if it has.
   const Status& why_unpacked() const { return why_unpacked_; }
-  // The communicator; null if the outcome is an error.
+  // Memory that is a window of all ranks; null if a rank has none.
+  const cuda::NcclMemory* window() const { return window_; }
+  // Why this rank has no window, which was wanted; ok if it has.
+  const Status& why_no_window() const { return why_no_window_; }
+  // The communicator, which keeps the window; null if the outcome is an error.
   std::unique_ptr<cuda::NcclCommunicator> Take() { return std::move(communicator_); }
 
  private:
   static constexpr size_t kReasonBytes = 600;
-  static constexpr int64_t kMostCompileNs = 10'000'000'000;
+  static constexpr int64_t kMostPrepareNs = 10'000'000'000;
   struct Reason {
     char text[kReasonBytes] = {};  // empty: there is none
   };
@@ -76,9 +84,14 @@ class NcclConnector {
   bool MakeId();
   bool SendId();
   bool Connect();
+  bool RunLimited(const char* name, const std::function<void()>& call, Status* status);
   bool Compile();
+  bool Allocate();
   bool Compare();
+  bool Register();
   bool Tell();
+  // This rank's part in the lowest rank that failed, see Votes.
+  int32_t VoteOf(const Status& own, bool late) const;
   // Runs a collective of the host's backend on `count` elements in place; true once it is done.
   StatusOr<bool> Run(wire::Op op, DType dtype, int root, void* memory, int64_t count);
   bool End(Status outcome);
@@ -88,7 +101,7 @@ class NcclConnector {
   const std::shared_ptr<const cuda::Nccl> nccl_;
   const std::shared_ptr<cuda::Device> device_;
   const Place place_;
-  const int64_t limit_ns_;
+  const int64_t limit_ns_, window_bytes_;
   const control::RankNames* const names_;
 
   bool (NcclConnector::*step_)() = &NcclConnector::MakeId;
@@ -100,20 +113,29 @@ class NcclConnector {
   Invitation invitation_;
   std::unique_ptr<cuda::NcclCommunicator> communicator_;
   Status own_;  // of this rank
-  // The result of the thread that compiles.
+  // The results of threads.
   struct Compiled {
     StatusOr<const cuda::PackingKernels*> kernels = NoMemoryError();  // until it has ended well
   };
+  struct Allocated {
+    StatusOr<std::shared_ptr<const cuda::NcclMemory>> memory = NoMemoryError();  // likewise
+  };
   std::shared_ptr<Compiled> compiled_;
-  std::unique_ptr<LimitedCall> compiling_;
+  std::shared_ptr<Allocated> allocated_;
+  std::unique_ptr<LimitedCall> preparing_;
   const cuda::PackingKernels* packing_ = nullptr;
   Status why_unpacked_;
+  const cuda::NcclMemory* window_ = nullptr;  // the communicator keeps it; in steps 3 and 4 the memory for it
+  bool registers_ = false;                    // it has come to step 5
+  Status why_no_window_;
   // Reduced to the minimum over the ranks.
   struct Votes {
     // The lowest rank that failed; if none did, the number of ranks plus the lowest one that was late, because a rank
     // that fails makes others late; else twice the number of ranks.
     int32_t failed = 0;
     int32_t has_kernels = 0;
+    int32_t has_window = 0;               // in step 4 the memory for it
+    int32_t cannot_register = INT32_MAX;  // the lowest rank whose registration has failed
   };
   Votes votes_;
   Reason reason_;

@@ -50,17 +50,24 @@ bool NcclLink::Connect(int device, const control::RankNames* names) {
       Break(made);
       return true;
     }
-    connector_ = std::make_unique<NcclConnector>(
-        [this](Collective part) { return StartOnHost(std::move(part)); }, options_.nccl.library, device_,
-        NcclConnector::Place{rank_, ranks_, options_.nccl.name}, options_.nccl.timeout_ns, names);
+    connector_ = std::make_unique<NcclConnector>([this](Collective part) { return StartOnHost(std::move(part)); },
+                                                 options_.nccl.library, device_,
+                                                 NcclConnector::Place{rank_, ranks_, options_.nccl.name},
+                                                 options_.nccl.timeout_ns, options_.nccl.window_bytes, names);
   }
   if (!connector_->Step()) return false;
   const std::unique_ptr<NcclConnector> ended = std::move(connector_);
   communicator_ = ended->Take();
   packing_ = ended->packing();
+  window_ = ended->window();
   if (!ended->why_unpacked().ok() && options_.nccl.warn) {
     options_.nccl.warn("small CUDA tensors are not packed on any rank, because this one has no kernels for it: " +
                        Sentence(ended->why_unpacked().message()));
+  }
+  if (!ended->why_no_window().ok() && options_.nccl.window_bytes > 0 && options_.nccl.warn) {
+    options_.nccl.warn(
+        "packed CUDA tensors are in no window of NCCL (HOROCACHE_NCCL_WINDOW_BYTES), because this rank has none: " +
+        Sentence(ended->why_no_window().message()));
   }
   connected_ = true;
   if (!host_->broken().ok()) {

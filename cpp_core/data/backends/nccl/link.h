@@ -66,6 +66,10 @@ class NcclLink : public BlockPool {
   // Memory on the device for the operation that is queued now: at least `bytes`, up to the next call. Operations run
   // one after the other, so all use the same. Requires a Scope.
   StatusOr<std::byte*> Scratch(int64_t bytes);
+  // True if the array of the packed tensors is in the window. All ranks must then use it, because NCCL takes other ways
+  // for windows.
+  bool InWindow(int64_t bytes) const { return window_ != nullptr && bytes <= window_->bytes(); }
+  std::byte* window() const { return window_->data(); }
   // An error of an operation under way, once it has lasted for kGraceNs: by then this rank knows by other ways whether
   // a rank has died, and reports that instead.
   Status AsyncError();
@@ -107,6 +111,7 @@ class NcclLink : public BlockPool {
   int64_t messages_deadline_ns_ = 0;
   std::vector<bool> messages_connected_;  // by root + 1; the first one: all pairs
   const cuda::PackingKernels* packing_ = nullptr;
+  const cuda::NcclMemory* window_ = nullptr;  // of the communicator
   PackingTables tables_;
   std::shared_ptr<cuda::DeviceBuffer> scratch_;
   int64_t scratch_bytes_ = 0;
