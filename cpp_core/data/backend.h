@@ -226,6 +226,7 @@ struct MpiResources {
 struct HostResources {
   SharedArea area;
   MpiResources mpi;
+  MpiResources levels;  // for operations in two levels, without `all`; empty on one host and without MPI
 };
 
 // Creates every backend that can run, in a fixed order: nccl (if there is the library; `for_nccl` is for it), loopback

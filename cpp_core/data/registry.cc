@@ -7,6 +7,7 @@
 
 #include "data/backend.h"
 #include "data/backends/backends.h"
+#include "data/backends/nccl/two_level.h"
 #include "data/backends/shm/tile_slots.h"
 
 namespace horocache::data {
@@ -55,7 +56,13 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
     of_host.nccl = {};
     auto hosts = MakeBackends(for_nccl.area, of_host, std::move(for_nccl.mpi));
     if (!hosts.ok()) return hosts.status();
-    backends.insert(backends.begin(), MakeNcclBackend(std::move(hosts->front()), area.rank, area.size, options));
+    std::unique_ptr<NcclLevels> levels;
+    if (MpiResources& of_levels = for_nccl.levels; !of_levels.local.data.empty()) {
+      HC_RETURN_IF_ERROR(ShmPort::Check(of_levels.local));
+      levels = std::make_unique<NcclLevels>(std::move(of_levels), area.rank, options, *kernels);
+    }
+    backends.insert(backends.begin(),
+                    MakeNcclBackend(std::move(hosts->front()), std::move(levels), area.rank, area.size, options));
   }
   return backends;
 }

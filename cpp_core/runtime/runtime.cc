@@ -407,7 +407,8 @@ Status Runtime::Check(const Operation& operation) const {
 
 // NCCL has one device of each rank in a process set, that of its first operation.
 Status Runtime::CheckDevice(const Operation& operation) const {
-  const std::string& backend = operation.request.signature.backend;
+  const std::string& named = operation.request.signature.backend;
+  const std::string_view backend = std::string_view(named).substr(0, named.find('/'));
   if (!operation.computed.has_value() || config_.nccl == nullptr || !(backend.empty() || backend == "nccl"))
     return Status::Ok();
   const int device = operation.computed->device();

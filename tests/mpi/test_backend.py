@@ -13,7 +13,9 @@ from mpi_jobs import REPOSITORY, WORKERS, arguments_of, flavour, run_command, ru
 from horocache.observe.trace import key_of, load_all, merge
 
 CASES = REPOSITORY / "tests" / "conformance" / "run_cases.py"
-FAKE_CUDA = REPOSITORY / "build" / "dev" / "tests" / "fake_gpu" / "libcuda_fake.so.1"
+FAKES = REPOSITORY / "build" / "dev" / "tests" / "fake_gpu"
+FAKE_CUDA = FAKES / "libcuda_fake.so.1"
+FAKE_NCCL = FAKES / "libnccl_fake_23007.so.2"
 STANDARD = Path(sys.prefix) / "lib" / "libmpi_abi.so.1"
 
 
@@ -33,6 +35,38 @@ def test_every_operation_on_cuda_tensors_conforms(ranks):
     command = [*arguments_of(ranks), sys.executable, str(CASES), "--backend", "mpi", "--cuda", str(FAKE_CUDA)]
     job = run_command(command, {"FAKE_GPU_DELAY_US": "20"}, deadline_s=240)
     assert job.code == 0 and " checks " in job.out, job.report()
+
+
+@tried_with("mpich")
+def test_operations_on_cuda_tensors_by_nccl_conform_between_hosts():
+    job = run_worker("nccl", 3, "001", str(FAKE_CUDA), str(FAKE_NCCL), "conforms", env={"FAKE_GPU_DELAY_US": "20"})
+    assert job.code == 0 and " checks " in job.out, job.report()
+
+
+def test_cuda_tensors_are_reduced_in_two_levels_by_nccl_and_mpi():
+    layout = "0011" if flavour() == "openmpi" else "010"
+    job = run_worker("nccl", len(layout), layout, str(FAKE_CUDA), str(FAKE_NCCL), "levels")
+    assert job.code == 0, job.report()
+    leads = [layout.index(layout[rank]) == rank for rank in range(len(layout))]
+    told = [f"{rank}: 190 checks, leads {leads[rank]}, 1 connection" for rank in range(len(layout))]
+    assert job.lines("levels ") == told, job.report()
+
+
+@tried_with("openmpi")
+def test_a_host_where_nccl_is_refused_ends_the_job_on_all_hosts():
+    environment = {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}  # the second host has two ranks on one GPU
+    job = run_worker("nccl", 3, "011", str(FAKE_CUDA), str(FAKE_NCCL), "refused", env=environment)
+    errors = job.lines("error ")
+    assert len(errors) == 6 and all("NCCL cannot connect the ranks" in error for error in errors), job.report()
+
+
+@tried_with("openmpi")  # MPICH's mpiexec would kill the others
+@pytest.mark.parametrize("way", ["dies", "dies in levels"])
+def test_a_rank_that_dies_while_others_wait_for_it_in_nccl_is_named_on_all_hosts(way):
+    job = run_worker("nccl", 4, "0011", str(FAKE_CUDA), str(FAKE_NCCL), way)
+    assert job.code != 0, job.report()
+    lost = job.lines("lost ")
+    assert len(lost) == 3 and all(f"{rank} after 1 abort: rank 3 " in lost[rank] for rank in range(3)), job.report()
 
 
 @pytest.mark.skipif(not STANDARD.exists(), reason="this MPI has no library with the standard ABI")

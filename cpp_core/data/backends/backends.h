@@ -28,9 +28,11 @@ std::unique_ptr<Backend> MakeStagedBackend(std::unique_ptr<Backend> host, int ra
                                            const BackendOptions& options);
 control::BackendTraits StagedTraits(control::BackendTraits host);
 
-// Runs the collectives of CUDA tensors by NCCL where it can, and all others by `host`, a staged backend.
-std::unique_ptr<Backend> MakeNcclBackend(std::unique_ptr<Backend> host, int rank, int ranks,
-                                         const BackendOptions& options);
+// Runs the collectives of CUDA tensors by NCCL where it can, and all others by `host`, a staged backend. `levels`: for
+// those in two levels; may be null.
+class NcclLevels;
+std::unique_ptr<Backend> MakeNcclBackend(std::unique_ptr<Backend> host, std::unique_ptr<NcclLevels> levels, int rank,
+                                         int ranks, const BackendOptions& options);
 control::BackendTraits NcclTraits();
 
 // Runs the collectives of a single rank.

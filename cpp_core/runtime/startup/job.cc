@@ -467,7 +467,7 @@ class SetConnector {
   }
 
  private:
-  static constexpr int kMostOfSet = 16;  // tags; ConnectSome takes two
+  static constexpr int kMostOfSet = 18;  // tags; ConnectSome takes two
 
   static Status Take(StatusOr<net::Communicator> made, net::Communicator* out) {
     if (made.ok()) *out = std::move(*made);
@@ -506,6 +506,7 @@ Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* memb
   HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &between));
   HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->mpi.leaders));
   if (nccl) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->nccl_mpi.leaders));
+  if (nccl) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->nccl_leaders));
   if (programs) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->program_mpi.leaders));
   membership->link = net::MakeMpiLink(std::move(between), std::move(names));
   return Status::Ok();

@@ -161,6 +161,7 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Tra
                                         const program::Library* programs) {
   std::string rules = knobs.select;  // the first rule that applies wins
   if (!transports.shm && transports.mpi) {
+    if (knobs.hierarchical_allreduce && transports.nccl) rules += ";allreduce,cuda=nccl/twolevel";
     if (knobs.hierarchical_allreduce) rules += ";allreduce=mpi/twolevel";
     if (knobs.hierarchical_allgather) rules += ";allgather=mpi/twolevel";
     if (knobs.hierarchical_broadcast) rules += ";broadcast=mpi/twolevel";
@@ -189,7 +190,14 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
   data::HostResources for_nccl;
   if (devices.nccl != nullptr) {
     with_devices.nccl = NcclFor(knobs, membership, std::move(devices.nccl), programs.logger);
-    const data::SharedArea share = TakeEnd(&local, 4);
+    data::SharedArea share = TakeEnd(&local, 4);
+    if (!membership.nccl_mpi.all.empty()) {
+      for_nccl.levels.leaders = std::move(membership.nccl_leaders);
+      for_nccl.levels.local = TakeEnd(&share, 2);
+      for_nccl.levels.host_of = membership.host_of;
+      for_nccl.levels.ranks = membership.ranks;
+      for_nccl.levels.process_set = membership.process_set;
+    }
     for_nccl.area = AreaOf(membership, share);
     for_nccl.mpi = MpiFor(membership, std::move(membership.nccl_mpi), share);
   }

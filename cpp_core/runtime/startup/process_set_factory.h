@@ -47,6 +47,7 @@ struct SetMembership {
   std::vector<std::span<std::byte>> regions;  // shared regions, by local rank; empty: none
   SetComms mpi;                               // for the mpi backend; empty: none
   SetComms nccl_mpi;                          // for the nccl backend's operations on the host; empty: none
+  net::Communicator nccl_leaders;             // of the leaders, for its operations in two levels; empty: none
   SetComms program_mpi;                       // for programs that run between hosts; empty: none
   net::Communicator program_links;            // of the set's ranks, for programs that run between hosts
   std::unique_ptr<net::Link> link;            // between the leaders of the hosts; null on other ranks and on one host

@@ -25,7 +25,6 @@ class TwoLevel final : public MpiTask {
       : MpiTask(queue, std::move(collective)),
         levels_(*queue->levels),
         reduces_(collective_.op == wire::Op::kAllreduce),
-        scales_first_(ScalesFirst(collective_)),
         on_root_host_(!reduces_ && levels_.host(collective_.root) == levels_.host(rank())),
         chunk_elements_(ChunkBytes(total() * element_bytes_) / element_bytes_),
         chunks_((total() + chunk_elements_ - 1) / chunk_elements_),
@@ -50,15 +49,10 @@ class TwoLevel final : public MpiTask {
   void StartCross();
   std::vector<Segment> SegmentsOf(int64_t chunk);
   Collective Part(wire::Op op, std::vector<Segment> segments) const;
-  // Makes `part` a reduction among the ranks of this host.
-  void ReduceInto(Collective* part) const;
-  // Gives `part` the scaling of the whole operation's result.
-  void ScaleResult(Collective* part) const;
   std::byte* BufferOf(int64_t chunk) { return queue_.buffers[chunk % 2].data(); }
 
   TwoLevels& levels_;
   const bool reduces_;
-  const bool scales_first_;
   const bool on_root_host_;  // this rank is on the host of a broadcast's root
   const int64_t chunk_elements_;
   const int64_t chunks_;
@@ -155,7 +149,7 @@ void TwoLevel::StartLocal(const Local& next) {
   }
   Collective part = Part(next.reduces ? wire::Op::kReduce : wire::Op::kBroadcast, std::move(segments));
   part.root = on_root_host_ ? levels_.local_of[static_cast<size_t>(collective_.root)] : 0;
-  if (next.reduces) ReduceInto(&part);
+  if (next.reduces) ReduceInside(collective_, size(), &part);
   part.names = &levels_.local_names;
   local_ = levels_.local->Start(std::move(part));
 }
@@ -166,8 +160,7 @@ void TwoLevel::StartCross() {
   if (reduces_) {
     const int64_t count = std::min(chunk_elements_, total() - chunk * chunk_elements_);
     part = Part(wire::Op::kAllreduce, {{BufferOf(chunk), BufferOf(chunk), count}});
-    part.reduce_op = scales_first_ ? wire::ReduceOp::kSum : collective_.reduce_op;
-    if (!scales_first_) ScaleResult(&part);
+    ReduceBetween(collective_, size(), &part);
   } else {
     std::vector<Segment> segments = SegmentsOf(chunk);
     // Each leader has or receives the data in its output. Only the root may have no output, but an input.
@@ -194,18 +187,6 @@ std::vector<Segment> TwoLevel::SegmentsOf(int64_t chunk) {
   return segments;
 }
 
-void TwoLevel::ReduceInto(Collective* part) const {
-  const bool averages = collective_.reduce_op == wire::ReduceOp::kAverage && !scales_first_;
-  part->reduce_op = averages ? wire::ReduceOp::kSum : collective_.reduce_op;
-  part->prescale = collective_.prescale;
-  if (scales_first_) ScaleResult(part);
-}
-
-void TwoLevel::ScaleResult(Collective* part) const {
-  part->postscale = collective_.postscale;
-  part->divisor_ranks = collective_.Divisor(size());
-}
-
 Collective TwoLevel::Part(wire::Op op, std::vector<Segment> segments) const {
   Collective part;
   part.op = op;
@@ -215,7 +196,26 @@ Collective TwoLevel::Part(wire::Op op, std::vector<Segment> segments) const {
   return part;
 }
 
+void ScaleResult(const Collective& whole, int ranks, Collective* part) {
+  part->postscale = whole.postscale;
+  part->divisor_ranks = whole.Divisor(ranks);
+}
+
 }  // namespace
+
+void ReduceInside(const Collective& whole, int ranks, Collective* part) {
+  const bool scales_first = ScalesFirst(whole);
+  const bool averages_later = whole.reduce_op == wire::ReduceOp::kAverage && !scales_first;
+  part->reduce_op = averages_later ? wire::ReduceOp::kSum : whole.reduce_op;
+  part->prescale = whole.prescale;
+  if (scales_first) ScaleResult(whole, ranks, part);
+}
+
+void ReduceBetween(const Collective& whole, int ranks, Collective* part) {
+  const bool scales_first = ScalesFirst(whole);
+  part->reduce_op = scales_first ? wire::ReduceOp::kSum : whole.reduce_op;
+  if (!scales_first) ScaleResult(whole, ranks, part);
+}
 
 TwoLevels::TwoLevels(MpiResources&& resources, int rank, const BackendOptions& options, const KernelSet* kernel_set)
     : local(MakeShmBackend(resources.local, options, kernel_set)), host_of(std::move(resources.host_of)) {

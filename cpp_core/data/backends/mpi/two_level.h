@@ -45,6 +45,11 @@ struct TwoLevels {
   void NameRanks(const MpiResources& resources, int own);
 };
 
+// Makes `part` the reduction inside a host, or the one between hosts, of the allreduce `whole` of `ranks` ranks. If the
+// result is scaled first (ScalesFirst), its addends are scaled inside the hosts.
+void ReduceInside(const Collective& whole, int ranks, Collective* part);
+void ReduceBetween(const Collective& whole, int ranks, Collective* part);
+
 // allreduce and broadcast without joined ranks.
 std::unique_ptr<MpiTask> MakeTwoLevel(MpiQueue* queue, Collective collective);
 
