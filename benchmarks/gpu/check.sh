@@ -1,28 +1,32 @@
 #!/usr/bin/env bash
-# Everything to run when a GPU is at hand, in under 10 minutes: versions, calibration, conformance on CUDA tensors, torch's
-# tensors, a killed rank, speed. Prints a table, and leaves logs and JSON Lines files in a folder.
+# Everything to run when a GPU is at hand, in under 10 minutes: versions, the fakes' contract, conformance on CUDA tensors,
+# torch's tensors, a killed rank, speed. Prints a table, and leaves logs and JSON Lines files in a folder.
 #
-#   PYTHON=.venv/bin/python benchmarks/gpu/check.sh FOLDER
+#   PYTHON=.venv/bin/python NCCL_LIBRARY=$PWD/libnccl.so.2 benchmarks/gpu/check.sh FOLDER
 #
-# PYTHON has horocache[demo] installed, and torch with CUDA. On the fake driver:
-#   CUDA_LIBRARY=build/dev/tests/fake_gpu/libcuda_fake.so.1 DEVICE=fakecuda benchmarks/gpu/check.sh FOLDER
-# NCCL_LIBRARY names NCCL for the steps nccl-N and the calibration, SECTIONS some sections of the latter. Two ranks on one
-# GPU take NCCL 2.30.3 or newer.
+# PYTHON has horocache[demo] installed, and torch with CUDA. Two ranks on one GPU take NCCL 2.30.3 or newer: NCCL_LIBRARY
+# names it; without it, the steps by NCCL are left out. SECTIONS: those of the calibration. On the fakes:
+#   CUDA_LIBRARY=build/dev/tests/fake_gpu/libcuda_fake.so.1 DEVICE=fakecuda \
+#     NCCL_LIBRARY=build/dev/tests/fake_gpu/libnccl_fake_23007.so.2 benchmarks/gpu/check.sh FOLDER
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${1:?usage: benchmarks/gpu/check.sh FOLDER}
 python=${PYTHON:-python3}
 library=${CUDA_LIBRARY:-libcuda.so.1}
 device=${DEVICE:-cuda}
+seconds=580 # for everything
 launch=("$python" -m horocache.launch)
 mkdir -p "$out"
 failed=0
 
 # Runs one step with a time limit in seconds.
 step() {
-  local name=$1 limit=$2 start=$SECONDS state
+  local name=$1 limit=$2 start=$SECONDS state left=$((seconds - SECONDS))
   shift 2
-  if timeout --kill-after=5 "$limit" "$@" >"$out/$name.log" 2>&1; then
+  if [ "$left" -lt 5 ]; then
+    state="no time left"
+    failed=$((failed + 1))
+  elif timeout --kill-after=5 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1; then
     state=passed
   else
     state="failed ($?)"
@@ -35,32 +39,52 @@ step() {
 export HOROCACHE_CUDA_LIBRARY=$library
 cases=tests/conformance/run_cases.py
 check=benchmarks/gpu/torch_check.py
-step versions 30 "$python" -m horocache.tools doctor
+sections=${SECTIONS:-contract,contract-two}
+# Ranks that share a GPU: NCCL needs to be told, uses few of its multiprocessors, and has no use for the network.
+by_nccl=(env HOROCACHE_NCCL=on "HOROCACHE_NCCL_LIBRARY=${NCCL_LIBRARY:-}" NCCL_MULTI_RANK_GPU_ENABLE=1
+  NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=2 CUDA_MODULE_LOADING=EAGER)
+# torch and horocache then use the same copy of NCCL.
+for_torch=("${by_nccl[@]}")
+if [ "$device" = cuda ]; then for_torch+=("LD_PRELOAD=${NCCL_LIBRARY:-}"); fi
+
+# Three ranks of which one is killed; the launcher's code is that of the killed rank.
+killed() {
+  local name=$1
+  shift
+  # shellcheck disable=SC2016  # the inner shell expands them
+  step "$name" 25 bash -c '"$@" >"$0" 2>&1; code=$?; grep "known after" "$0" && [ "$code" = 137 ]' \
+    "$out/$name.ranks" "$@" "${launch[@]}" -np 3 "$python" "$check" --device "$device" kill
+}
+
+step versions 20 "$python" -m horocache.tools doctor
+step calibration 90 "$python" benchmarks/gpu/calibrate.py --cuda "$library" --deadline 80 --sections "$sections" \
+  --output "$out/calibration.jsonl" ${NCCL_LIBRARY:+--nccl "$NCCL_LIBRARY"}
 for ranks in 1 2 4; do
-  step "conformance-$ranks" 60 "${launch[@]}" -np "$ranks" "$python" "$cases" --cuda "$library"
+  step "conformance-$ranks" 40 "${launch[@]}" -np "$ranks" "$python" "$cases" --cuda "$library"
 done
+step torch-2 40 "${launch[@]}" -np 2 "$python" "$check" --device "$device" results order reuse training
+killed kill env
 if [ -n "${NCCL_LIBRARY:-}" ]; then
-  by_nccl=(env HOROCACHE_NCCL=on "HOROCACHE_NCCL_LIBRARY=$NCCL_LIBRARY" NCCL_MULTI_RANK_GPU_ENABLE=1)
   for ranks in 1 2 4; do
-    step "nccl-$ranks" 60 "${by_nccl[@]}" "${launch[@]}" -np "$ranks" "$python" "$cases" --cuda "$library" --backend nccl
+    step "nccl-$ranks" 40 "${by_nccl[@]}" "${launch[@]}" -np "$ranks" "$python" "$cases" --cuda "$library" --backend nccl
   done
+  for ranks in 1 2; do
+    step "nccl-torch-$ranks" 40 "${for_torch[@]}" "${launch[@]}" -np "$ranks" "$python" "$check" --device "$device" \
+      results order reuse training
+  done
+  step nccl-window 40 "${for_torch[@]}" HOROCACHE_NCCL_WINDOW_BYTES=67108864 "${launch[@]}" -np 2 "$python" "$check" \
+    --device "$device" results training
+  killed nccl-kill "${for_torch[@]}"
 fi
-for ranks in 1 2 4; do
-  step "torch-$ranks" 60 "${launch[@]}" -np "$ranks" "$python" "$check" --device "$device" results order reuse training
-done
 if [ "$device" = cuda ]; then
-  step demo 60 "${launch[@]}" -np 2 "$python" docs/examples/torch_digits.py --device cuda
+  step demo 40 "${launch[@]}" -np 2 "$python" docs/examples/torch_digits.py --device cuda
 fi
-# The launcher's code is that of the killed rank.
-step kill 40 bash -c '"$@" >"$0/kill.ranks" 2>&1; code=$?; grep "known after" "$0/kill.ranks" && [ "$code" = 137 ]' \
-  "$out" "${launch[@]}" -np 3 "$python" "$check" --device "$device" kill
-# Beside NCCL and torch.distributed, which then use the same copy of NCCL.
 if [ -n "${NCCL_LIBRARY:-}" ]; then
-  step speed 90 "${by_nccl[@]}" "LD_PRELOAD=$NCCL_LIBRARY" "${launch[@]}" -np 2 "$python" \
-    benchmarks/gpu/torch_speed.py --device "$device" --output "$out/speed.jsonl" allreduce gradients training
+  step speed 120 "${for_torch[@]}" "${launch[@]}" -np 2 "$python" benchmarks/gpu/torch_speed.py --device "$device" \
+    --output "$out/speed.jsonl" allreduce gradients training
+  step window-speed 60 "${for_torch[@]}" HOROCACHE_NCCL_WINDOW_BYTES=134217728 "${launch[@]}" -np 2 "$python" \
+    benchmarks/gpu/torch_speed.py --device "$device" --output "$out/window_speed.jsonl" gradients
+  grep -h '"goal"' "$out/speed.jsonl"
 fi
-# Last: its sections may spoil a device.
-step calibration 320 "$python" benchmarks/gpu/calibrate.py --cuda "$library" --deadline 300 \
-  --output "$out/calibration.jsonl" ${NCCL_LIBRARY:+--nccl "$NCCL_LIBRARY"} ${SECTIONS:+--sections "$SECTIONS"}
-echo "$failed failed"
+echo "$failed failed, after $SECONDS s"
 exit $((failed > 0))

@@ -7,7 +7,7 @@ All ranks share the device 0, which takes NCCL 2.30.3 or newer and NCCL_MULTI_RA
 horocache and the fake NCCL run alone.
 
 Times are medians, in us: from the call until the device is done, and of the call on the host; of a training step, the
-processor time of the rank, too.
+processor time of the rank, too. At the end, the goals are compared with them.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Bench:
         self.sizes = [size for size in SIZES if size <= options.max_bytes]
         self.images: int = options.images
         self.output: Path | None = options.output
+        self.rows: list[Mapping[str, Any]] = []
         self.module: Any = torch.get_device_module(device)
         self.has_peer = device.type == "cuda" and dist.is_nccl_available()
         self.nccl = Nccl(os.environ.get("HOROCACHE_NCCL_LIBRARY") or find_library())
@@ -113,7 +114,8 @@ class Bench:
             self.report(row)
 
     def report(self, row: Mapping[str, Any]) -> None:
-        """Print a row on rank 0, and append it to the output."""
+        """Keep a row; print it on rank 0, and append it to the output."""
+        self.rows.append(row)
         if hvd.rank() != 0:
             return
         text = json.dumps({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
@@ -206,6 +208,31 @@ class Bench:
         self.measure(ways, section="training", parameters=sum(param.numel() for param in models[0].parameters()))
 
 
+def goals(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Compare the times with the goals; those of ways that were not measured are left out.
+
+    Args:
+        rows: as :meth:`Bench.measure` reports them.
+    """
+    times = {(row["section"], int(row.get("bytes", 0)), row["way"]): row["us"] for row in rows}
+
+    def goal(name: str, value: float, limit: float) -> dict[str, Any]:
+        return {"goal": name, "value": value, "limit": limit, "met": value <= limit}
+
+    for (section, size, way), us in times.items():
+        if section == "allreduce" and way == "horocache":
+            raw = times[section, size, "nccl"]
+            if size == SIZES[0]:
+                yield goal(f"allreduce of {size} B, us more than NCCL's own call", us - raw, 15.0)
+            elif size >= 16 * MIB:
+                yield goal(f"allreduce of {size // MIB} MiB, over NCCL's own call", us / raw, 1.02)
+        elif section == "gradients" and way.startswith("torch.distributed"):
+            ours = min(times[section, size, "horocache, packed"], times[section, size, "horocache, flat"])
+            yield goal("ResNet-50's gradients, over torch.distributed in DDP's buckets", ours / us, 1.0)
+        elif section == "training" and way == "DDP":
+            yield goal("a training step, over DDP", times[section, size, "horocache"] / us, 1.0)
+
+
 def _part(count: int) -> int:
     return _core.flat_part(4 * count)
 
@@ -261,6 +288,8 @@ def main() -> int:
     with _process_group() if bench.has_peer else nullcontext():
         for name in options.sections:
             getattr(bench, name)()
+    for row in list(goals(bench.rows)):
+        bench.report(row)
     return 0
 
 

@@ -40,7 +40,8 @@ def test_the_speeds_are_measured_and_their_results_checked(tmp_path):
     launcher = ["-m", "horocache.launch", "-np", "2", sys.executable]
     done = run(*launcher, SPEED, "allreduce", "gradients", "training", *options, **NCCL)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    *rows, goal = [json.loads(line) for line in output.read_text().splitlines()]
+    assert goal["goal"].startswith("allreduce of 4 B") and goal["limit"] == 15.0, goal
     assert [(row["section"], row["way"]) for row in rows] == [
         *[("allreduce", way) for _size in (4, 4096) for way in ("nccl", "horocache")],
         *[("gradients", way) for way in ("nccl, a group of calls", "horocache, packed", "horocache, flat")],
