@@ -98,8 +98,9 @@ def test_ranks_with_tensors_of_different_devices_disagree_and_go_on():
         assert result == [2.0]
 
 
-def test_checked_values_are_refused():
+def test_reductions_of_checked_values_are_refused():
     def run(hc, arrays):
+        arrays.collectives.broadcast(arrays.DeviceArray.of([1.0]), 0)
         return error_of(lambda: arrays.collectives.allreduce(arrays.DeviceArray.of([1.0])))
 
     ((name, text),) = on_device(run, 1, knobs={"check_finite": "1"})

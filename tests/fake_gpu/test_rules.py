@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from fakes import answer, nccl, run
+from jobs import on_nccl
 
 START = "driver.start()\n"
 SHARED_GPU = 23007  # a version with which two ranks can share a GPU
@@ -147,6 +148,38 @@ for thread in threads: thread.join()
     done = run(TWO_RANKS + code, SHARED_GPU, NCCL_MULTI_RANK_GPU_ENABLE=1)
     assert done.returncode == -signal.SIGABRT
     assert "two threads use communicator" in done.stderr
+
+
+def test_two_threads_do_not_use_communicators_of_one_device_where_that_is_checked():
+    code = """
+def call(rank):
+    driver.use()
+    nccl.ncclAllReduce(rank.source, rank.target, 8, 7, 0, rank.communicator, rank.stream)
+each(call)
+"""
+    done = run(TWO_RANKS + code, SHARED_GPU, NCCL_MULTI_RANK_GPU_ENABLE=1, FAKE_NCCL_CHECK_DEVICE=1)
+    assert done.returncode == -signal.SIGABRT
+    assert "two threads use communicators of device 0 at the same time" in done.stderr
+
+
+def test_a_communicators_device_is_current_in_its_calls():
+    code = """
+communicator, memory, stream = nccl.communicator(), driver.allocate(64), driver.stream()
+driver.must("cuCtxSetCurrent", None)
+nccl.ncclAllReduce(memory, memory, 8, 7, 0, communicator, stream)
+"""
+    assert_broken(code, "ncclAllReduce is called while another device than the communicator's is current")
+
+
+@pytest.mark.parametrize(("order", "sums"), [("rank", [1.0, 1.0, 1.0]), ("", [0.0, 0.0, 1.0])])
+def test_sums_are_taken_in_the_order_of_ranks_where_that_is_asked_for(order, sums):
+    def add(hc, arrays):
+        import numpy as np
+
+        tensor = arrays.DeviceArray.of(np.full(3, [1e8, -1e8, 1.0][hc.rank()], np.float32))
+        return arrays.collectives.allreduce(tensor, op=hc.Sum, name="x").numpy().tolist()
+
+    assert on_nccl(add, 3, FAKE_NCCL_ORDER=order) == [sums] * 3
 
 
 def test_memory_is_not_freed_before_the_work_that_uses_it():

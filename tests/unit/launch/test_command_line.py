@@ -118,12 +118,19 @@ def test_programs_are_looked_up_like_in_a_shell(tmp_path):
 
 
 def test_a_ranks_environment_keeps_user_variables_and_drops_those_of_torchrun():
-    base = {"HOME": "/h", "RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GROUP_RANK": "1", "HOROCACHE_JOB_ID": "outer"}
+    base = {
+        "HOME": "/h",
+        "CUDA_VISIBLE_DEVICES": "3,1",
+        "RANK": "7",
+        "TORCHELASTIC_RUN_ID": "x",
+        "GROUP_RANK": "1",
+        "HOROCACHE_JOB_ID": "outer",
+    }
     shared = JobEnvironment(
         base=base, size=2, job="j", port=5, directory="/d", meets_here=True, knobs={"speed": "3"}, threads=4
     )
     environment = shared.of_rank(1)
-    assert environment["HOME"] == "/h"
+    assert environment["HOME"] == "/h" and environment["CUDA_VISIBLE_DEVICES"] == "3,1"
     assert environment["RANK"] == "1"
     assert environment["HOROCACHE_JOB_ID"] == "j"
     assert environment["HOROCACHE_SPEED"] == "3"

@@ -1,5 +1,6 @@
 """``horocache doctor --hang``: ranks that wait, and NCCL's answer about them."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -11,9 +12,10 @@ import msgspec
 import pytest
 
 from horocache.base.untrusted_text import printable
+from horocache.cli import dump
 from horocache.cli.entry_point import main
 from horocache.doctor import hang
-from horocache.observe import nccl_ras
+from horocache.observe import flight, nccl_ras
 from horocache.observe.flight import NoAnswerError
 from horocache.observe.flight_report import pending_on_some
 from horocache.observe.records import Event, Pending, Record
@@ -182,6 +184,16 @@ def test_the_ranks_own_address_is_asked(monkeypatch):
     assert nccl_ras.describe_jobs([record(0)]) == [
         "NCCL's state is not known: NCCL_RAS_ADDR='nowhere' is not HOST:PORT"
     ]
+
+
+def test_dumps_and_explanations_end_with_nccls_state(monkeypatch, capsys):
+    monkeypatch.setattr(nccl_ras, "describe_jobs", lambda records: [f"NCCL of rank {records[0].rank}"])
+    assert hang.explain([record(3)], {})[-2:] == ["", "NCCL of rank 3"]
+    monkeypatch.setattr(flight, "ranks_of", lambda pid: [pid])
+    monkeypatch.setattr(flight, "ask_all", lambda _pids: ([record(3)], []))
+    options = argparse.Namespace(targets=["1234567"], events=1, json=False, fr_trace=None)
+    assert dump.run(options) == 0
+    assert capsys.readouterr().out.endswith("\n\nNCCL of rank 3\n")
 
 
 def test_the_explanation_names_the_late_rank_and_shows_its_stack():
