@@ -270,6 +270,9 @@ FAILURES = {
         "frameworks/test_extremes.py::test_a_hundred_thousand_cached_tensors_need_no_more_memory_per_step",
         "sim/test_properties.py::test_a_full_cache_evicts_the_same_entries_on_every_rank",
     ],
+    "a call of a library (NCCL, CUDA or MPI) does not return to the thread that drives the operations": [
+        "fake_gpu/test_bad_input.py::test_a_call_that_does_not_return_ends_its_process_and_the_job",
+    ],
     "the timeline's file cannot be written, or its disk is full": [
         "frameworks/test_timeline.py::test_an_unwritable_file_is_logged_once_and_the_job_goes_on",
         "frameworks/test_timeline.py::test_a_full_device_is_logged_once_and_the_job_goes_on",
