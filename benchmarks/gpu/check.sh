@@ -5,7 +5,8 @@
 #   PYTHON=.venv/bin/python NCCL_LIBRARY=$PWD/libnccl.so.2 benchmarks/gpu/check.sh FOLDER
 #
 # PYTHON has horocache[demo] installed, and torch with CUDA. Two ranks on one GPU take NCCL 2.30.3 or newer: NCCL_LIBRARY
-# names it; without it, the steps by NCCL are left out. SECTIONS: those of the calibration. On the fakes:
+# names it; without it, the steps by NCCL are left out. SECTIONS: those of the calibration. On the fakes, which are slow,
+# with small tensors and more time:
 #   CUDA_LIBRARY=build/dev/tests/fake_gpu/libcuda_fake.so.1 DEVICE=fakecuda \
 #     NCCL_LIBRARY=build/dev/tests/fake_gpu/libnccl_fake_23007.so.2 benchmarks/gpu/check.sh FOLDER
 set -u
@@ -14,14 +15,16 @@ out=${1:?usage: benchmarks/gpu/check.sh FOLDER}
 python=${PYTHON:-python3}
 library=${CUDA_LIBRARY:-libcuda.so.1}
 device=${DEVICE:-cuda}
-seconds=580 # for everything
+# For everything; what the steps' limits are multiplied by; options of the measurements.
+seconds=580 slowness=1 speed=()
+if [ "$device" = fakecuda ]; then seconds=2400 slowness=4 speed=(--turns 1 --max-bytes 65536 --images 2); fi
 launch=("$python" -m horocache.launch)
 mkdir -p "$out"
 failed=0
 
 # Runs one step with a time limit in seconds.
 step() {
-  local name=$1 limit=$2 start=$SECONDS state left=$((seconds - SECONDS))
+  local name=$1 limit=$(($2 * slowness)) start=$SECONDS state left=$((seconds - SECONDS))
   shift 2
   if [ "$left" -lt 5 ]; then
     state="no time left"
@@ -81,9 +84,9 @@ if [ "$device" = cuda ]; then
 fi
 if [ -n "${NCCL_LIBRARY:-}" ]; then
   step speed 120 "${for_torch[@]}" "${launch[@]}" -np 2 "$python" benchmarks/gpu/torch_speed.py --device "$device" \
-    --output "$out/speed.jsonl" allreduce gradients training
+    --output "$out/speed.jsonl" "${speed[@]}" allreduce gradients training
   step window-speed 60 "${for_torch[@]}" HOROCACHE_NCCL_WINDOW_BYTES=134217728 "${launch[@]}" -np 2 "$python" \
-    benchmarks/gpu/torch_speed.py --device "$device" --output "$out/window_speed.jsonl" gradients
+    benchmarks/gpu/torch_speed.py --device "$device" --output "$out/window_speed.jsonl" "${speed[@]}" gradients
   grep -h '"goal"' "$out/speed.jsonl"
 fi
 echo "$failed failed, after $SECONDS s"

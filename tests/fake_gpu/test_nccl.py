@@ -50,6 +50,22 @@ def test_a_group_is_two_launches_and_one_call_of_nccl_and_a_steady_state_makes_n
         assert values == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
+@pytest.mark.parametrize("average", [False, True])
+def test_tensors_whose_memory_lies_side_by_side_by_chance_are_not_packed(average):
+    def run(hc, arrays):
+        # Each has an allocation of its own, of a size without a remainder.
+        group = [arrays.DeviceArray.of([float(i + hc.rank())] * 64) for i in range(3)]
+        addresses = [array.block.address for array in group]
+        assert addresses == [addresses[0] + 512 * i for i in range(3)], addresses
+        before = arrays.calls("cuLaunchKernel")
+        arrays.collectives.grouped_allreduce_(group, op=hc.Average if os.environ["AVERAGE"] else hc.Sum, name="g")
+        return [set(array.numpy().tolist()) for array in group], arrays.calls("cuLaunchKernel") - before
+
+    expected = [{0.5}, {1.5}, {2.5}] if average else [{1.0}, {3.0}, {5.0}]
+    # An average is multiplied where it lies.
+    assert on_nccl(run, 2, AVERAGE="1" if average else "") == [(expected, int(average))] * 2
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_factors_are_applied_in_the_type_of_the_data(dtype):
     def run(hc, arrays):

@@ -162,6 +162,23 @@ each(call)
     assert "two threads use communicators of device 0 at the same time" in done.stderr
 
 
+def test_a_range_over_two_allocations_is_for_kernels_and_not_for_copies():
+    code = """
+communicator, stream = nccl.communicator(), driver.stream()
+first, second, third = driver.allocate(512), driver.allocate(512), driver.allocate(100)
+assert second == first + 512 and third == second + 512
+driver.must("cuMemcpyHtoD_v2", second, (c_int * 128)(*[2] * 128), 512)
+codes = [nccl.ncclAllReduce(first, first, 256, 2, 0, communicator, stream)]
+codes.append(nccl.ncclAllReduce(first, first, 300, 2, 0, communicator, stream))  # beyond the third one's end
+driver.must("cuStreamSynchronize", stream)
+target = (c_int * 256)()
+codes.append(driver.cuMemcpyDtoH_v2(target, first, 1024))
+codes.append(driver.cuMemcpyDtoH_v2(target, second, 512))
+print(json.dumps([*codes, target[127]]))
+"""
+    assert answer(START + code) == [0, 1, 1, 0, 2]
+
+
 def test_a_communicators_device_is_current_in_its_calls():
     code = """
 communicator, memory, stream = nccl.communicator(), driver.allocate(64), driver.stream()

@@ -34,6 +34,16 @@ def test_the_checks_pass(ranks, checks, code):
     assert all(f"[0] {check} " in done.stdout for check in checks), done.stdout
 
 
+@pytest.mark.parametrize(("ranks", "window"), [(1, "0"), (2, "0"), (2, "67108864")])
+def test_the_checks_pass_by_nccl(ranks, window):
+    launcher = ["-m", "horocache.launch", "-np", str(ranks), sys.executable]
+    checks = ["results", "order", "reuse", "training"]
+    options = {"HOROCACHE_NCCL": "on", "HOROCACHE_NCCL_WINDOW_BYTES": window}
+    done = run(*launcher, SCRIPT, *checks, "--device", "fakecuda", **NCCL, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"[0] {check} " in done.stdout for check in checks), done.stdout
+
+
 def test_the_speeds_are_measured_and_their_results_checked(tmp_path):
     output = tmp_path / "speed.jsonl"
     options = ["--device", "fakecuda", "--turns", "1", "--max-bytes", "4096", "--images", "2", "--output", str(output)]

@@ -192,8 +192,11 @@ int64_t Now();
 
 // ---- memory (memory.cc)
 
-// Where the fake finds `bytes` at an address that a caller names: memory of a device, or of the host. Null if they do
-// not lie in one allocation of a device; host memory is not checked.
+// True if every byte is in an allocation of a device. They may be several, one behind the other: kernels see addresses,
+// while a copy of the driver takes memory of one allocation only (FindAllocation).
+FAKE_GPU_INTERNAL bool IsAllocated(const Lock&, Address address, size_t bytes);
+// Where the fake finds `bytes` at an address that a caller names: memory of a device, or of the host. Null if a part of
+// the device's is not allocated; host memory is not checked.
 FAKE_GPU_INTERNAL std::byte* Reach(const Lock&, Address address, size_t bytes);
 // The device that has the address; null: none.
 FAKE_GPU_INTERNAL Device* OwnerOf(const Lock&, Address address);

@@ -160,6 +160,20 @@ std::optional<Device::Allocation> FindAllocation(const Lock& lock, Address addre
   return next->second;
 }
 
+bool IsAllocated(const Lock& lock, Address address, size_t bytes) {
+  const Device* const device = OwnerOf(lock, address);
+  if (device == nullptr) return false;
+  auto next = device->allocations.upper_bound(address);
+  if (next == device->allocations.begin()) return false;
+  Address end = address;
+  for (--next; next != device->allocations.end() && next->first <= end; ++next) {
+    end = next->first + next->second.size;
+    if (end <= address) return false;
+    if (end >= address + bytes) return true;
+  }
+  return false;
+}
+
 std::byte* Reach(const Lock& lock, Address address, size_t bytes) {
   Device* const device = OwnerOf(lock, address);
   if (device == nullptr) {
@@ -167,7 +181,7 @@ std::byte* Reach(const Lock& lock, Address address, size_t bytes) {
     const bool mapped = range != nullptr && range->second.alias != nullptr;
     return mapped ? range->second.alias + (address - range->first) : reinterpret_cast<std::byte*>(address);
   }
-  if (!FindAllocation(lock, address, bytes)) return nullptr;
+  if (!IsAllocated(lock, address, bytes)) return nullptr;
   return device->memory + (address - Begin(*device));
 }
 

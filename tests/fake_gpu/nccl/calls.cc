@@ -85,7 +85,7 @@ void RemoveCommunicator(Communicator* communicator) {
 bool CanReach(Address address, size_t bytes) {
   const Lock lock(state().mutex);
   if (OwnerOf(lock, address) == nullptr) return IsPinned(lock, address, bytes);
-  return FindAllocation(lock, address, bytes).has_value();
+  return IsAllocated(lock, address, bytes);
 }
 
 Occupation::Occupation(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {

@@ -43,7 +43,7 @@ void RemoveCommunicator(Communicator* communicator);
 std::shared_ptr<Communicator> Find(const void* handle);
 // A communicator that can be used; InvalidArgument if there is none, or if it is gone.
 Result Usable(const char* function, const void* handle, std::shared_ptr<Communicator>* communicator);
-// True if `bytes` at the address lie in one allocation of a device, or in registered memory.
+// True if a kernel can use `bytes` at the address: memory of a device, or registered memory.
 bool CanReach(Address address, size_t bytes);
 
 // One thread at a time may be inside calls of a communicator, and of a device where that is checked.

@@ -12,8 +12,10 @@
 //
 // Which tensor goes which way depends on what all ranks have agreed on, so that all make the same calls. The flat array
 // has no gaps: tensors of whole vectors come first, so that these stay aligned, and the others last. On a rank whose
-// tensors lie like that already, which a program can arrange, they are the flat array: nothing is copied. Where the
-// array is in a window, it is on all ranks, at the same place: only then NCCL may take the quicker ways of windows.
+// tensors lie like that already, which a program can arrange, they are the flat array: nothing is copied. They may then
+// be several allocations, one behind the other: kernels see addresses, and copies, which take memory of one allocation,
+// do not occur here. Where the array is in a window, it is on all ranks, at the same place: only then NCCL may take the
+// quicker ways of windows.
 
 #include <algorithm>
 #include <memory>
