@@ -212,6 +212,10 @@ def metrics() -> Metrics:
     * ``progress_cpu_ns``: processor time of the progress thread.
     * ``steps``: optimizer steps.
 
+    Compression, of NumPy arrays and torch tensors:
+
+    * ``compressed_bytes``: of the tensors that were compressed before they were sent; ``wire_bytes``: sent instead.
+
     Messages, except those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
     ``message_bytes_received``. Of this process: ``allocations`` that this library's own code made; in steady state it
     makes none.
@@ -219,7 +223,8 @@ def metrics() -> Metrics:
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.
     """
-    return Metrics(current().runtime.metrics())
+    session = current()
+    return Metrics({**session.runtime.metrics(), **session.compressed.counters()})
 
 
 def count_step() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horocache.base import tensor_log
+from horocache.base.compressed_bytes import CompressedBytes
+from horocache.base.residuals import Residuals
 from horocache.base.thread_names import ThreadNames
 from horocache.core import mpi
 from horocache.core.runtime_protocol import Runtime
@@ -38,6 +40,8 @@ class Session:
     __slots__ = (
         "_aliases",
         "arguments",
+        "checks_finite",
+        "compressed",
         "job",
         "logs_layers",
         "next_number",
@@ -45,6 +49,7 @@ class Session:
         "overlap_start",
         "pending",
         "process_sets",
+        "residuals",
         "runtime",
         "sets_lock",
         "stacks",
@@ -69,6 +74,9 @@ class Session:
         self.thread_names = ThreadNames()
         self.unnamed_optimizers: Counter[int] = Counter()  # by process set: optimizers with default names
         self.logs_layers = tensor_log.is_enabled()  # read once, because every gradient needs it
+        self.checks_finite = runtime.knobs()["check_finite"][0] in ("1", 1)  # of tensors that the core sees encoded
+        self.compressed = CompressedBytes()
+        self.residuals = Residuals()
         # handle -> (finish, state): finish(state, answer of the core) is the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
         # The same for operations that the core has forgotten, because a wait for them and others was interrupted.
@@ -93,15 +101,17 @@ class Session:
     def forget(self, number: int) -> None:
         """Remove a set: no object keeps its number."""
         del self.process_sets[number]
+        self.residuals.forget(process_set=number)
         for made in self._aliases:
             if made.process_set_id == number:
                 made.process_set_id = None
         self._aliases = [made for made in self._aliases if made.process_set_id is not None]
 
     def end(self) -> None:
-        """Invalidate the handles, stacks and set numbers of the session."""
+        """Invalidate the handles, residuals, stacks and set numbers of the session."""
         self.pending.clear()
         self.outcomes.clear()
+        self.residuals.forget()
         self.forget_stacks()
         for made in self._aliases:
             made.process_set_id = None
