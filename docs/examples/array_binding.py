@@ -17,6 +17,8 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from horocache import common_api
 from horocache.collectives.api import Collectives, Handle, barrier, join, poll, synchronize
 from horocache.collectives.operations import NAMES
@@ -90,6 +92,18 @@ class ArrayAdapter:
     def floating(self, tensor: Array) -> bool:
         """Refuse Adasum, the only caller: it computes with tensors, and arrays have no arithmetic."""
         raise UnsupportedError("Adasum needs arithmetic on tensors, which array.array lacks. Use Average or Sum.")
+
+    def float_type(self, tensor: Array) -> str:
+        """Return the core's name of a floating-point type; only compression asks."""
+        return DTYPES[tensor.typecode] if tensor.typecode in "fd" else ""
+
+    def to_numpy(self, tensor: Array) -> Any:
+        """Return a NumPy array on the array's memory."""
+        return np.asarray(tensor)
+
+    def store_numpy(self, target: Array, values: Any) -> None:
+        """Store the values of a NumPy array of the same type."""
+        target[:] = array(target.typecode, values.tobytes())
 
     def dot(self, a: Array, b: Array) -> float:
         """Return the scalar product."""

@@ -9,7 +9,8 @@ import numpy as np
 import jax
 import jax.numpy as jnp
 from horocache.collectives.api import Collectives
-from horocache.collectives.numpy import DTYPES, Array, NumpyAdapter
+from horocache.collectives.compression import Array
+from horocache.collectives.numpy import DTYPES, NumpyAdapter
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:

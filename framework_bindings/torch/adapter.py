@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from horocache import _core
 from horocache.collectives.api import Collectives
+from horocache.collectives.compression import Array
 from horocache.errors import InvalidArgumentError, UnsupportedError, no_memory_for
 from torch.utils import dlpack
 from torch.utils.dlpack import from_dlpack
@@ -186,6 +187,19 @@ class TorchAdapter:
     def floating(self, tensor: torch.Tensor) -> bool:
         """Return True if the elements are real floating-point numbers."""
         return tensor.dtype.is_floating_point
+
+    def float_type(self, tensor: torch.Tensor) -> str:
+        """Return the name of the element type, if it is a real floating-point type."""
+        return self.dtype_name(tensor.dtype) if tensor.dtype.is_floating_point else ""
+
+    def to_numpy(self, tensor: torch.Tensor) -> Array:
+        """Return the values as an array on the host, in the tensor's memory if they are there in that type."""
+        dtype = torch.float64 if tensor.dtype is torch.float64 else torch.float32
+        return tensor.to("cpu", dtype).numpy()
+
+    def store_numpy(self, target: torch.Tensor, values: Array) -> None:
+        """Copy the values into ``target``; autograd does not record the copy."""
+        self.copy_into(target, torch.from_numpy(values))
 
     def dot(self, a: torch.Tensor, b: torch.Tensor) -> float:
         """Return the scalar product, computed in float64."""

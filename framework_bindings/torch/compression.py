@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from horocache.collectives.codecs import Int8, TopK, Zfp
 from horocache.collectives.compression import CastCompressor, NoneCompressor
 
 
@@ -31,8 +32,16 @@ class BF16Compressor(_TorchCast):
 
 
 class Compression:
-    """The compressors, by Horovod's names."""
+    """The compressors: ``none``, ``fp16`` and ``bf16`` as Horovod has them, and codecs, which take parameters.
+
+    A codec, such as ``Compression.zfp(tolerance=1e-3)``, is for allreduce with Sum or Average and for
+    ``DistributedOptimizer``. It works in the host's memory, also on CUDA tensors. All compressors keep NaN and
+    infinities.
+    """
 
     none: Any = NoneCompressor
     fp16: Any = FP16Compressor
     bf16: Any = BF16Compressor
+    zfp: Any = Zfp
+    int8: Any = Int8
+    topk: Any = TopK

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from horocache.collectives.api import Collectives
-from horocache.collectives.compression import CastCompressor, Compressor, NoneCompressor
+from horocache.collectives.codecs import Int8, TopK, Zfp
+from horocache.collectives.compression import Array, CastCompressor, Compressor, NoneCompressor
 from horocache.errors import InvalidArgumentError, UnsupportedError, no_memory_for
 
 if TYPE_CHECKING:
     from horocache._core import Result
-
-Array = npt.NDArray[Any]
 
 # The element types that both the core and NumPy have; NumPy has no bfloat16.
 _NAMES = (
@@ -34,6 +32,7 @@ _NAMES = (
     "complex128",
     "bool",
 )
+_BYTES_OF_16_BITS = 2
 DTYPES = frozenset(np.dtype(name) for name in _NAMES)
 
 
@@ -113,6 +112,18 @@ class NumpyAdapter:
         """True if the elements are real floating-point numbers."""
         return tensor.dtype.kind == "f"
 
+    def float_type(self, tensor: Array) -> str:
+        """Return the name of the element type, if it is a real floating-point type."""
+        return tensor.dtype.name if self.floating(tensor) else ""
+
+    def to_numpy(self, tensor: Array) -> Array:
+        """Return the array, or a copy as float32 of an array of 16-bit floats."""
+        return tensor if tensor.dtype.itemsize > _BYTES_OF_16_BITS else tensor.astype(np.float32)
+
+    def store_numpy(self, target: Array, values: Array) -> None:
+        """Store the values of ``values`` in ``target``; float16 becomes infinite beyond 65504."""
+        target[...] = values
+
     def dot(self, a: Array, b: Array) -> float:
         """Return the scalar product, in float64."""
         return float(np.vdot(a.astype(np.float64), b.astype(np.float64)))
@@ -168,11 +179,18 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors, by Horovod's names."""
+    """The compressors: ``none``, ``fp16`` and ``bf16`` as Horovod has them, and codecs, which take parameters.
+
+    A codec, such as ``Compression.zfp(tolerance=1e-3)``, is for allreduce with Sum or Average. All compressors keep NaN
+    and infinities.
+    """
 
     none: Any = NoneCompressor
     fp16: Any = FP16Compressor
     bf16: Any = BF16Compressor
+    zfp: Any = Zfp
+    int8: Any = Int8
+    topk: Any = TopK
 
 
 collectives: Collectives[Array] = Collectives(NumpyAdapter())

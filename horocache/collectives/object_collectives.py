@@ -14,7 +14,8 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
 from horocache.collectives.arguments import Name
-from horocache.collectives.numpy import Array, collectives
+from horocache.collectives.compression import Array
+from horocache.collectives.numpy import collectives
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError, MismatchError, UnsupportedError

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from horocache._core import Result
 
 T = TypeVar("T")
@@ -75,6 +78,21 @@ class TensorAdapter(Protocol[T]):
 
     def floating(self, tensor: T) -> bool:
         """True if the elements are real floating-point numbers."""
+
+    def float_type(self, tensor: T) -> str:
+        """Return the core's name of the element type of a real floating-point tensor; empty for other tensors."""
+
+    def to_numpy(self, tensor: T) -> npt.NDArray[np.floating[Any]]:
+        """Return the values of a contiguous floating-point tensor as an array on the host, of the same shape.
+
+        The array has float64 for float64, otherwise float32. It may share the tensor's memory, and is not modified.
+        """
+
+    def store_numpy(self, target: T, values: npt.NDArray[np.floating[Any]]) -> None:
+        """Store an array of the type that :meth:`to_numpy` returns in ``target``, rounded to its element type.
+
+        ``target`` may have any strides.
+        """
 
     def dot(self, a: T, b: T) -> float:
         """Return the scalar product of two floating-point tensors of the same shape, in float64."""

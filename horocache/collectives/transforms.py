@@ -11,6 +11,8 @@ import functools
 from typing import Any, Protocol, TypeVar
 
 from horocache.base import tensor_log
+from horocache.collectives.codecs.message import BadMessage, Values, decoded, encoded
+from horocache.collectives.compression import Array, Codec, is_codec, refuse_codec
 from horocache.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ class Compressor(Protocol):
         """Return the values in their original element type."""
 
 
-AnyCompressor = Compressor | type[Compressor]
+AnyCompressor = Compressor | type[Compressor] | Codec
 
 
 def wire_name(compressor: AnyCompressor) -> str:
@@ -44,7 +46,12 @@ def wire_name(compressor: AnyCompressor) -> str:
 
 
 def check_compressor(compressor: Any) -> None:
-    """Raise InvalidArgumentError unless ``compressor`` has the two methods of :class:`Compressor`."""
+    """Raise InvalidArgumentError unless ``compressor`` has the two methods of :class:`Compressor`.
+
+    Raises:
+        UnsupportedError: it is a codec.
+    """
+    refuse_codec(compressor)
     methods = (getattr(compressor, name, None) for name in ("compress", "decompress"))
     if not all(callable(method) for method in methods):
         raise InvalidArgumentError(
@@ -103,6 +110,46 @@ class CompressionLayer:
     def decode(self, tensors: list[T], context: Any) -> list[T]:
         """Decompress each tensor."""
         return [self._compressor.decompress(tensor, ctx) for tensor, ctx in zip(tensors, context, strict=True)]
+
+
+class CodecLayer:
+    """Encodes the values of tensors to messages, and decodes the messages of one rank.
+
+    Unlike those of :class:`CompressionLayer`, the encoded tensors are decoded before they are reduced, those of each
+    rank by themselves.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._token = f"compression={codec.wire_name}"
+
+    def token(self) -> str:
+        """Return ``compression=``, and the codec's name and parameters."""
+        return self._token
+
+    def encode(self, tensors: list[Any]) -> tuple[list[Any], Any]:
+        """Return a message, an array of uint8, for each tensor (:class:`~horocache.collectives.codecs.message.Values`).
+
+        The context is what the other ranks' messages must agree with.
+        """
+        values: list[Values] = tensors
+        return [encoded(self._codec, each) for each in values], [each.kind for each in values]
+
+    def decode(self, tensors: list[Any], context: Any) -> list[Any]:
+        """Return new arrays with the values of one rank's messages.
+
+        Raises:
+            BadMessage: a message is damaged, or does not fit this rank's tensor; ``member`` is its position.
+        """
+        messages: list[Array] = tensors
+        results = []
+        for message, expected in zip(messages, context, strict=True):
+            try:
+                results.append(decoded(self._codec, message, expected))
+            except BadMessage as bad:
+                bad.member = len(results)
+                raise
+        return results
 
 
 class LoggingLayer:
@@ -181,3 +228,17 @@ def _layer_list(compressor: Any, group: bool, log: bool) -> LayerList:
 
 
 _known_layer_list = functools.lru_cache(maxsize=256)(_layer_list)
+
+
+def codec_layers(codec: Codec, group: bool) -> LayerList:
+    """Return the layers of a call whose tensors are encoded, on values and messages instead of tensors."""
+    layers: list[Layer] = [FusionLayer()] if group else []
+    layers.append(CodecLayer(codec))
+    if tensor_log.is_enabled():
+        layers.append(LoggingLayer())
+    return LayerList(layers)
+
+
+def sends_unchanged(compressor: AnyCompressor) -> bool:
+    """True if tensors are sent as they are."""
+    return not is_codec(compressor) and not layer_list(compressor, False).signature

@@ -289,6 +289,15 @@ class DeviceAdapter:
     def floating(self, tensor: DeviceArray) -> bool:
         return tensor.dtype.kind == "f"
 
+    def float_type(self, tensor: DeviceArray) -> str:
+        return tensor.dtype.name if tensor.dtype.kind == "f" else ""
+
+    def to_numpy(self, tensor: DeviceArray) -> np.ndarray:
+        return tensor.numpy().astype(np.float64 if tensor.dtype == np.float64 else np.float32)
+
+    def store_numpy(self, target: DeviceArray, values: np.ndarray) -> None:
+        target.copy_from(DeviceArray.of(values.astype(target.dtype)))
+
     def dot(self, a: DeviceArray, b: DeviceArray) -> float:
         return float(np.vdot(a.numpy().astype(np.float64), b.numpy().astype(np.float64)))
 
