@@ -51,6 +51,7 @@ class AdaptiveSum(Submitter[T]):
         for source in sources:
             check_floating(source, adapter)
         encoded, contexts = layers.encode(sources)
+        self.count_compressed(sources, encoded)
         buffers, _ = self.dense(sources, encoded)
 
         def finish(answer: Any) -> Any:

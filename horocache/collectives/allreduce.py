@@ -12,10 +12,12 @@ from horocache.base.thread_names import counts_by_itself
 from horocache.collectives.adasum import AdaptiveSum
 from horocache.collectives.arguments import REFUSED, Name, check_backend, check_list, check_numbers, full_name, set_id
 from horocache.collectives.completion import Handle
+from horocache.collectives.compression import is_codec
+from horocache.collectives.encoded_sum import EncodedCall, EncodedSum
 from horocache.collectives.forms import (
     AVERAGE,
     BACKEND,
-    COMPRESSION,
+    COMPRESSION_OF_ALLREDUCE,
     NAME,
     OP_WITH_ADASUM,
     POSTSCALE,
@@ -40,12 +42,13 @@ _RAISES = (
     "and both values.\n"
     "InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.\n"
     "UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the op is "
-    "not defined for the dtype."
+    "not defined for the dtype or the codec; or a codec needs a name or a package.\n"
+    "CorruptError: a rank's encoded tensor is damaged; names the rank."
 )
 ALLREDUCE = Collective(
     "allreduce",
     "_allreduce",
-    (AVERAGE, NAME, COMPRESSION, OP_WITH_ADASUM, PRESCALE, POSTSCALE, PROCESS_SET, BACKEND, PRIORITY),
+    (AVERAGE, NAME, COMPRESSION_OF_ALLREDUCE, OP_WITH_ADASUM, PRESCALE, POSTSCALE, PROCESS_SET, BACKEND, PRIORITY),
     Text(
         summary="Reduce the ranks' tensors element by element; every rank gets the result.",
         tensor="any shape, the same shape and dtype on all ranks. Not modified.",
@@ -63,7 +66,7 @@ ALLREDUCE = Collective(
 
 
 @forms(ALLREDUCE)
-class Allreduce(AdaptiveSum[T]):
+class Allreduce(AdaptiveSum[T], EncodedSum[T]):
     """Every rank gets the element-wise reduction. A base of :class:`horocache.collectives.operations.Collectives`.
 
     In place, tensors that the core can read by itself go to the core as they are (the fast path, which nearly all
@@ -106,6 +109,12 @@ class Allreduce(AdaptiveSum[T]):
     ) -> int:
         """Start an allreduce; the finisher returns a group's list of results, or the result of a single tensor."""
         kind = "grouped_allreduce" if group else "allreduce"
+        if is_codec(compression):
+            of = (compression, kind, name, full_name(kind, name), op, scales, process_set)
+            handle = self.start_encoded(tensors, EncodedCall(*of, in_place, group, wait_follows, backend, priority))
+            if handle is not None:
+                return handle
+            compression = None
         layers = layer_list(compression, group)
         if op == Adasum:
             call = (tensors, full_name(kind, name), scales, process_set, layers, in_place, wait_follows)
@@ -167,6 +176,7 @@ class Allreduce(AdaptiveSum[T]):
         adapter = self.adapter
         sources = self.checked(tensors, kind, in_place)
         encoded, contexts = layers.encode(sources)
+        self.count_compressed(sources, encoded)
         buffers, private = self.dense(sources, encoded)
         # A private copy can also hold the result; a user's tensor can only if the operation is in place.
         outputs = [b if in_place or own else adapter.empty_like(b) for b, own in zip(buffers, private, strict=True)]
@@ -191,6 +201,7 @@ class Allreduce(AdaptiveSum[T]):
         tensor: T,
         average: bool | None,
         name: Name,
+        compression: AnyCompressor | None,
         op: Any,
         prescale: float,
         postscale: float,
@@ -204,6 +215,7 @@ class Allreduce(AdaptiveSum[T]):
             op = resolve_op(op, average)
         session = context.current()
         general = op == Adasum or session.logs_layers or (name is None and counts_by_itself())
+        general = general or compression is not None
         if type(tensor) is self._plain_type and not general:
             number = 0 if process_set is global_process_set else set_id(process_set)
             try:
@@ -217,7 +229,7 @@ class Allreduce(AdaptiveSum[T]):
                 session.pending[handle] = (self._written, tensor)
                 return handle
         scales = (prescale, postscale)
-        call = (name, op, scales, process_set, None, True, False, wait_follows, backend, priority)
+        call = (name, op, scales, process_set, compression, True, False, wait_follows, backend, priority)
         return self._reduce([tensor], *call)
 
     def _group_in_place(
@@ -225,6 +237,7 @@ class Allreduce(AdaptiveSum[T]):
         tensors: Sequence[T],
         average: bool | None,
         name: Name,
+        compression: AnyCompressor | None,
         op: int | None,
         prescale: float,
         postscale: float,
@@ -237,7 +250,8 @@ class Allreduce(AdaptiveSum[T]):
         op = resolve_op(op, average)
         session = context.current()
         scales = (prescale, postscale)
-        if op != Adasum and not session.logs_layers and (name is not None or not counts_by_itself()):
+        named = name is not None or not counts_by_itself()
+        if op != Adasum and compression is None and named and not session.logs_layers:
             full = full_name("grouped_allreduce", name)
             number = set_id(process_set)
             call = (*scales, wait_follows, number, backend, priority)
@@ -249,7 +263,8 @@ class Allreduce(AdaptiveSum[T]):
             if handle is not None:
                 session.pending[handle] = (self._all_written, tuple(tensors))
                 return handle
-        return self._reduce(tensors, name, op, scales, process_set, None, True, True, wait_follows, backend, priority)
+        more = (compression, True, True, wait_follows, backend, priority)
+        return self._reduce(tensors, name, op, scales, process_set, *more)
 
     def allreduce_many_async_(
         self,
@@ -303,7 +318,7 @@ class Allreduce(AdaptiveSum[T]):
                 # The next tensor needs the general path.
                 at = len(handles)
                 name = None if names is None else names[at]
-                handles.append(self._allreduce_in_place(tensors[at], None, name, *call, False))
+                handles.append(self._allreduce_in_place(tensors[at], None, name, None, *call, False))
         except HorocacheError as error:
             error.handles = list(map(Handle, handles))
             raise

@@ -39,6 +39,7 @@ class Parameter:
     keyword_only: bool = False
     new_only: bool = False  # in-place forms lack it
     by_keyword_in_async: bool = False  # Horovod's asynchronous form lacks it; there it is keyword-only
+    by_keyword_in_place: bool = False  # the same of Horovod's in-place forms
 
 
 NAME = Parameter(
@@ -69,6 +70,16 @@ COMPRESSION = Parameter(
     "None",
     new_only=True,
     by_keyword_in_async=True,
+)
+COMPRESSION_OF_ALLREDUCE = Parameter(
+    "compression",
+    "AnyCompressor | None",
+    "a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on all ranks. None "
+    "is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded tensors, by an allgather "
+    "that ``backend`` runs, and every rank decodes and adds them.",
+    "None",
+    by_keyword_in_async=True,
+    by_keyword_in_place=True,
 )
 PRESCALE = Parameter("prescale_factor", "float", "multiplies every rank's tensor before the reduction.", "1.0")
 POSTSCALE = Parameter("postscale_factor", "float", "multiplies the result.", "1.0")
@@ -152,6 +163,7 @@ class Form:
 
     def _is_keyword_only(self, parameter: Parameter) -> bool:
         by_keyword = parameter.keyword_only or not self.collective.is_horovods
+        by_keyword = by_keyword or (parameter.by_keyword_in_place and self.in_place)
         return by_keyword or (parameter.by_keyword_in_async and not self.blocking)
 
     def written_parameters(self) -> list[str]:

@@ -69,7 +69,9 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
-            compression: a class of ``Compression``, the same on all ranks; None is ``Compression.none``.
+            compression: a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on
+                all ranks. None is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded
+                tensors, by an allgather that ``backend`` runs, and every rank decodes and adds them.
             backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``;
                 the same on all ranks. None: the selector chooses.
             priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier;
@@ -86,7 +88,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 ranks and both values. synchronize() raises it.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is not defined for the dtype.
+                op is not defined for the dtype or the codec; or a codec needs a name or a package.
+            CorruptError: a rank's encoded tensor is damaged; names the rank. synchronize() raises it.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
@@ -112,7 +115,9 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             tensor: any shape, the same shape and dtype on all ranks. Not modified.
             average: deprecated, use ``op``.
             name: identifies the operation across ranks; generated from the program order when omitted.
-            compression: a class of ``Compression``, the same on all ranks; None is ``Compression.none``.
+            compression: a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on
+                all ranks. None is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded
+                tensors, by an allgather that ``backend`` runs, and every rank decodes and adds them.
             op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which
                 are logical for bool. Integers are added in their own type, in which a sum may wrap around; averages of
                 integers are truncated towards zero. For floating-point tensors also Adasum; the number of ranks must
@@ -135,7 +140,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 ranks and both values.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is not defined for the dtype.
+                op is not defined for the dtype or the codec; or a codec needs a name or a package.
+            CorruptError: a rank's encoded tensor is damaged; names the rank.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -151,6 +157,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
         *,
+        compression: AnyCompressor | None = None,
         backend: str | None = None,
         priority: int = 0,
     ) -> Handle:
@@ -170,6 +177,9 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
+            compression: a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on
+                all ranks. None is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded
+                tensors, by an allgather that ``backend`` runs, and every rank decodes and adds them.
             backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``;
                 the same on all ranks. None: the selector chooses.
             priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier;
@@ -185,7 +195,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 ranks and both values. synchronize() raises it.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is not defined for the dtype.
+                op is not defined for the dtype or the codec; or a codec needs a name or a package.
+            CorruptError: a rank's encoded tensor is damaged; names the rank. synchronize() raises it.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
@@ -201,6 +212,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
         *,
+        compression: AnyCompressor | None = None,
         backend: str | None = None,
         priority: int = 0,
     ) -> T:
@@ -217,6 +229,9 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
+            compression: a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on
+                all ranks. None is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded
+                tensors, by an allgather that ``backend`` runs, and every rank decodes and adds them.
             backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``;
                 the same on all ranks. None: the selector chooses.
             priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier;
@@ -232,7 +247,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 ranks and both values.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is not defined for the dtype.
+                op is not defined for the dtype or the codec; or a codec needs a name or a package.
+            CorruptError: a rank's encoded tensor is damaged; names the rank.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -269,7 +285,9 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
-            compression: a class of ``Compression``, the same on all ranks; None is ``Compression.none``.
+            compression: a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on
+                all ranks. None is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded
+                tensors, by an allgather that ``backend`` runs, and every rank decodes and adds them.
             backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``;
                 the same on all ranks. None: the selector chooses.
             priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier;
@@ -286,7 +304,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 ranks and both values. synchronize() raises it.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is not defined for the dtype.
+                op is not defined for the dtype or the codec; or a codec needs a name or a package.
+            CorruptError: a rank's encoded tensor is damaged; names the rank. synchronize() raises it.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
@@ -315,7 +334,9 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 modified.
             average: deprecated, use ``op``.
             name: identifies the operation across ranks; generated from the program order when omitted.
-            compression: a class of ``Compression``, the same on all ranks; None is ``Compression.none``.
+            compression: a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on
+                all ranks. None is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded
+                tensors, by an allgather that ``backend`` runs, and every rank decodes and adds them.
             op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which
                 are logical for bool. Integers are added in their own type, in which a sum may wrap around; averages of
                 integers are truncated towards zero. For floating-point tensors also Adasum; the number of ranks must
@@ -339,7 +360,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 ranks and both values.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is not defined for the dtype.
+                op is not defined for the dtype or the codec; or a codec needs a name or a package.
+            CorruptError: a rank's encoded tensor is damaged; names the rank.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -355,6 +377,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
         *,
+        compression: AnyCompressor | None = None,
         backend: str | None = None,
         priority: int = 0,
     ) -> Handle:
@@ -376,6 +399,9 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
+            compression: a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on
+                all ranks. None is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded
+                tensors, by an allgather that ``backend`` runs, and every rank decodes and adds them.
             backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``;
                 the same on all ranks. None: the selector chooses.
             priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier;
@@ -391,7 +417,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 ranks and both values. synchronize() raises it.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is not defined for the dtype.
+                op is not defined for the dtype or the codec; or a codec needs a name or a package.
+            CorruptError: a rank's encoded tensor is damaged; names the rank. synchronize() raises it.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
@@ -407,6 +434,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
         *,
+        compression: AnyCompressor | None = None,
         backend: str | None = None,
         priority: int = 0,
     ) -> list[T]:
@@ -426,6 +454,9 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
+            compression: a class of ``Compression``, or a codec such as ``Compression.zfp(tolerance=1e-3)``; the same on
+                all ranks. None is ``Compression.none``. A codec needs Sum or Average; the ranks then gather the encoded
+                tensors, by an allgather that ``backend`` runs, and every rank decodes and adds them.
             backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``;
                 the same on all ranks. None: the selector chooses.
             priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier;
@@ -441,7 +472,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
                 ranks and both values.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is not defined for the dtype.
+                op is not defined for the dtype or the codec; or a codec needs a name or a package.
+            CorruptError: a rank's encoded tensor is damaged; names the rank.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -1518,8 +1550,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
                 both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
-            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is Adasum or not defined for the dtype.
+            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op
+                is Adasum or not defined for the dtype, or the compression is a codec.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
@@ -1560,8 +1592,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
                 both values.
             InvalidArgumentError: an argument is invalid on this rank.
-            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is Adasum or not defined for the dtype.
+            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op
+                is Adasum or not defined for the dtype, or the compression is a codec.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -1604,8 +1636,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
                 both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
-            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is Adasum or not defined for the dtype.
+            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op
+                is Adasum or not defined for the dtype, or the compression is a codec.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
@@ -1645,8 +1677,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
                 both values.
             InvalidArgumentError: an argument is invalid on this rank.
-            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is Adasum or not defined for the dtype.
+            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op
+                is Adasum or not defined for the dtype, or the compression is a codec.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -1692,8 +1724,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
                 both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
-            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is Adasum or not defined for the dtype.
+            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op
+                is Adasum or not defined for the dtype, or the compression is a codec.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
@@ -1736,8 +1768,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
                 both values.
             InvalidArgumentError: an argument is invalid on this rank.
-            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is Adasum or not defined for the dtype.
+            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op
+                is Adasum or not defined for the dtype, or the compression is a codec.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -1782,8 +1814,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
                 both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
-            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is Adasum or not defined for the dtype.
+            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op
+                is Adasum or not defined for the dtype, or the compression is a codec.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
@@ -1825,8 +1857,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
                 both values.
             InvalidArgumentError: an argument is invalid on this rank.
-            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
-                op is Adasum or not defined for the dtype.
+            UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op
+                is Adasum or not defined for the dtype, or the compression is a codec.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.

@@ -32,8 +32,8 @@ _RAISES = (
     "MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and both "
     "values.\n"
     "InvalidArgumentError: an argument is invalid on this rank.\n"
-    "UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the op is "
-    "Adasum or not defined for the dtype."
+    "UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, the op is "
+    "Adasum or not defined for the dtype, or the compression is a codec."
 )
 REDUCESCATTER = Collective(
     "reducescatter",
@@ -107,6 +107,7 @@ class Reducescatter(Submitter[T]):
         sources = self.checked(tensors, kind, in_place)
         layers = layer_list(compression, group)
         encoded, contexts = layers.encode(sources)
+        self.count_compressed(sources, encoded)
         buffers, _ = self.dense(sources, encoded)
 
         def finish(answer: Any) -> Any:

@@ -100,6 +100,13 @@ class Submitter(Generic[T]):
             private.append(copied or tensor is not source)
         return buffers, private
 
+    def count_compressed(self, given: Sequence[Any], encoded: Sequence[Any]) -> None:
+        """Count the bytes of the tensors that a compressor has changed."""
+        changed = [(tensor, sent) for tensor, sent in zip(given, encoded, strict=True) if sent is not tensor]
+        if changed:
+            sizes = sum(tensor.nbytes for tensor, _ in changed), sum(sent.nbytes for _, sent in changed)
+            context.current().compressed.add(*sizes)
+
     def tensors(self, answer: Any) -> list[T]:
         """Return the framework's tensors for the results that the core allocated."""
         return [self.adapter.from_result(result) for result in answer]

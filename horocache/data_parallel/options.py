@@ -7,6 +7,8 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from horocache.collectives.arguments import check_number, set_id
+from horocache.collectives.compression import is_codec
+from horocache.collectives.encoded_sum import check_codec_op
 from horocache.collectives.reduce_op import Adasum, Average, check_op
 from horocache.collectives.transforms import AnyCompressor, check_compressor
 from horocache.core import context
@@ -45,6 +47,7 @@ def gradient_options(
     sparse_as_dense: bool,
     process_set: ProcessSet,
     check_members: Callable[[list[Any]], None],
+    takes_codecs: bool = False,
 ) -> GradientOptions:
     """Check the arguments and return them as options.
 
@@ -59,15 +62,19 @@ def gradient_options(
         sparse_as_dense: True if sparse gradients are made dense before they are reduced.
         process_set: a registered process set.
         check_members: raises unless the lists contain only parameters of the optimizer, each at most once.
+        takes_codecs: True if the framework reduces gradients that are encoded by a codec.
 
     Raises:
-        InvalidArgumentError: an argument is invalid, or two arguments exclude each other. NotInitializedError: before
-            ``init``.
+        InvalidArgumentError: an argument is invalid, or two arguments exclude each other. UnsupportedError: the
+            compression is a codec, and the framework or the op takes none. NotInitializedError: before ``init``.
     """
     if op != Adasum:
         check_op(op)
     set_id(process_set)
-    check_compressor(compression)
+    if takes_codecs and is_codec(compression):
+        check_codec_op(compression, op)
+    else:
+        check_compressor(compression)
     check_number("gradient_predivide_factor", gradient_predivide_factor)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average.")

@@ -49,6 +49,7 @@ def test_the_forms_of_a_collective_are_derived_from_its_description():
     factor = Parameter("factor", "int", "multiplies.", "2")
     late = Parameter("late", "bool", "waits.", "False", keyword_only=True)
     only_new = Parameter("only_new", "str", "is absent in place.", "'x'", new_only=True, by_keyword_in_async=True)
+    anew = Parameter("anew", "int", "is keyword-only in place.", "7", by_keyword_in_place=True)
 
     @forms(Collective("scale", "_scale", (only_new, factor, late), text, in_place=text))
     class Scaler:
@@ -65,6 +66,10 @@ def test_the_forms_of_a_collective_are_derived_from_its_description():
     assert scaler.arguments == ([5], "x", 3, False, False, False, False)
     scaler.grouped_scale_async_([5, 6], late=True)
     assert scaler.arguments == ([5, 6], "x", 2, True, True, True, False)
+    of = Collective("scale", "_scale", (anew, factor), text, in_place=text)
+    written = {form.name: form.written_parameters() for form in forms_of(of)}
+    assert written["scale"][2:] == written["scale_async"][2:] == ["anew: int = 7", "factor: int = 2"]
+    assert written["scale_"][2:] == ["factor: int = 2", "*", "anew: int = 7"]
     with pytest.raises(TypeError, match=r"scale_async\(\) got an unexpected keyword argument 'fctor'"):
         Scaler().scale_async(5, fctor=3)
 
