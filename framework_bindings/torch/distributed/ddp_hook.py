@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from horocache.collectives.api import Average, set_id, synchronize
+from horocache.collectives.compression import is_codec
 from horocache.core.process_set import ProcessSet, global_process_set
-from horocache.errors import InvalidArgumentError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..adapter import collectives
@@ -59,9 +60,14 @@ def ddp_hook(state: ProcessSet | None, bucket: GradBucket) -> torch.futures.Futu
         A future of the bucket's tensor.
 
     Raises:
-        InvalidArgumentError: ``state`` is neither a ProcessSet nor None. Also the errors of an allreduce; if the
-            reduction fails, the backward pass raises its error as a RuntimeError.
+        InvalidArgumentError: ``state`` is neither a ProcessSet nor None. UnsupportedError: ``state`` is a codec. Also
+            the errors of an allreduce; if the reduction fails, the backward pass raises its error as a RuntimeError.
     """
+    if is_codec(state):
+        raise UnsupportedError(
+            f"ddp_hook sends gradients uncompressed, so it cannot take Compression.{state.wire_name}. Use "
+            "horocache.torch.DistributedOptimizer(compression=...) without DDP, or torch's fp16_compress_wrapper."
+        )
     process_set = global_process_set if state is None else state
     if not isinstance(process_set, ProcessSet):
         raise InvalidArgumentError(

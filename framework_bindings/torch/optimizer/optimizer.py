@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from horocache.collectives.adasum import check_floating, check_ranks
 from horocache.collectives.api import Adasum, Average
-from horocache.collectives.transforms import AnyCompressor, layer_list
+from horocache.collectives.transforms import AnyCompressor, sends_unchanged
 from horocache.core import context as _state
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.bucketing import NumGroups
@@ -327,8 +327,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             across ranks and in errors. Two optimizers whose gradients are in flight at the same time need different
             names, such as those of ``named_parameters(prefix="encoder")``. None: names are made from the number of the
             optimizer, the group and the position; every rank must then wrap its optimizers in the same order.
-        compression: a class of ``Compression``, or a user's compressor, which converts gradients for sending. None
-            means no compression.
+        compression: a class of ``Compression``, a codec such as ``Compression.topk(ratio=0.01)``, or a user's
+            compressor, which converts gradients for sending. None means no compression. A codec needs Average or Sum.
         backward_passes_per_step: the number of backward passes that add up to one gradient before it is reduced.
         op: Average, Sum, Min, Max or Product; or Adasum. With Adasum, each rank makes its own step, and the ranks'
             changes of the parameters are combined (Maleki et al., 2021) as one group; the number of ranks must be a
@@ -367,9 +367,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             invalid, a predivide factor is given without Average, ``backward_passes_per_step`` is below 1, the
             compression lacks a method, or the process set is not registered.
         UnsupportedError: a trainable parameter is neither on the CPU nor on a CUDA device; Adasum with a number of
-            ranks that is not a power of two, or with parameters that are not floating-point numbers;
-            ``gradient_as_bucket_view=True`` with a compression, or with a torch that cannot count the tensors on a
-            storage.
+            ranks that is not a power of two, or with parameters that are not floating-point numbers; a codec with
+            another op than Average and Sum; ``gradient_as_bucket_view=True`` with a compression, or with a torch that
+            cannot count the tensors on a storage.
         NotInitializedError: before ``init()``.
     """
     arguments = dict(locals())  # a copy of the optimizer is wrapped with these
@@ -385,17 +385,16 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
         check_members=partial(_check_members, optimizer),
+        takes_codecs=True,
     )
     prefix, names = _names(optimizer, named_parameters, process_set)
     arguments["compression"] = options.compression
     common: dict[str, Any] = {"_make": DistributedOptimizer, "_prefix": prefix}
     if op == Adasum:
-        check_ranks(process_set.size())
-        for _, _, param in positions(optimizer.param_groups):
-            check_floating(param, collectives.adapter)
+        _check_adasum(optimizer, process_set)
         settings = AdasumOptions(options.compression, process_set, options.takes_part)
         return wrap(optimizer, AdasumMixin, names, arguments, **common, _adasum=settings)
-    check_bucket_view(gradient_as_bucket_view, not layer_list(options.compression, False).signature)
+    check_bucket_view(gradient_as_bucket_view, sends_unchanged(options.compression))
     # In the order of the user's names, which is the registration order of the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     named = [(name, param) for param, name in names.items() if param in registered]
@@ -417,6 +416,12 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         reducer.label = describe(optimizer)
         register(distributed)
     return distributed
+
+
+def _check_adasum(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
+    check_ranks(process_set.size())
+    for _, _, param in positions(optimizer.param_groups):
+        check_floating(param, collectives.adapter)
 
 
 def _check_is_plain(optimizer: Any) -> None:

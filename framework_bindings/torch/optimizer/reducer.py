@@ -10,8 +10,9 @@ import torch
 from horocache import _core
 from horocache.base.operation_codes import OP_ALLREDUCE
 from horocache.base.request import Request
-from horocache.collectives.api import set_id
-from horocache.collectives.compression import is_cast
+from horocache.collectives.api import set_id, synchronize
+from horocache.collectives.compression import Codec, is_cast, is_codec
+from horocache.collectives.encoded_sum import EncodedCall
 from horocache.collectives.transforms import LoggingLayer, layer_list
 from horocache.core import context
 from horocache.data_parallel.bucketing import group_count, split_by_bytes, split_by_count
@@ -54,13 +55,15 @@ class GradientReducer:
         unused_as_zeros: bool = False,
     ) -> None:
         self._options = options
-        layers = layer_list(options.compression, False)
+        self._codec = options.compression if is_codec(options.compression) else None
+        layers = layer_list(None if self._codec else options.compression, False)
         self.process_set = set_id(options.process_set)
         self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
         self._layers = layers.signature
-        self.plain = not layers.signature
+        self.plain = not layers.signature and self._codec is None
         self._log = LoggingLayer()
         self._cast = is_cast(options.compression)
+        self._converts = not (self.plain or self._cast or self._codec)  # by a user's compressor
         self.passes = options.passes
         self._slots: list[Slot] = []
         self._buckets: list[Bucket] = []
@@ -135,7 +138,10 @@ class GradientReducer:
         slots, hooks = self._slots, list(self._hooks)
         self._slots = [slot for slot in slots if slot.param in present]
         self._hooks[:] = [hook for slot, hook in zip(slots, hooks, strict=True) if slot.param in present]
-        _remove_hooks([hook for slot, hook in zip(slots, hooks, strict=True) if slot.param not in present])
+        gone = [(slot, hook) for slot, hook in zip(slots, hooks, strict=True) if slot.param not in present]
+        _remove_hooks([hook for _, hook in gone])
+        for slot, _ in gone:
+            self._forget_residuals(slot.name)
         for index, slot in enumerate(self._slots):
             slot.index = index
         self.add([])
@@ -229,7 +235,7 @@ class GradientReducer:
             tensors = self._prepared(bucket)
             names = names if len(tensors) == len(bucket.slots) else None
         if tensors:
-            if session.logs_layers:
+            if session.logs_layers and self._codec is None:
                 self._log.encode(tensors)
             bucket.handle = self._start(session.runtime, bucket, tensors, names, as_they_are)
         bucket.submitted = True
@@ -271,6 +277,10 @@ class GradientReducer:
             handle: int | None = runtime.submit_gradient_group(bucket, tensors, bucket.name, names, torch.Tensor, *call)
             if handle is not None:
                 return handle
+        if self._codec is not None:
+            handle = collectives.start_encoded(tensors, self._encoded_call(self._codec, bucket))
+            if handle is not None:
+                return handle
         request = Request(
             OP_ALLREDUCE,
             tensors,
@@ -288,6 +298,25 @@ class GradientReducer:
         )
         started: int = runtime.submit(request)
         return started
+
+    def _encoded_call(self, codec: Codec, bucket: Bucket) -> EncodedCall:
+        """Return the call that stores the sums in the staged gradients; residuals have the parameters' names."""
+        options = self._options
+        slots = [slot for slot in bucket.slots if slot.sparse is None]
+        return EncodedCall(
+            codec,
+            "gradient",
+            slots[0].name,
+            bucket.name,
+            self._op,
+            (self._prescale, self._postscale),
+            options.process_set,
+            in_place=True,
+            group=bucket.group,
+            priority=bucket.priority,
+            members=[slot.name for slot in slots],
+            residuals=context.current().residuals.part_of(self),
+        )
 
     def _prepared(self, bucket: Bucket) -> list[torch.Tensor]:
         """Return the tensors to send for a bucket with missing, sparse or staged gradients; submit sparse ones here."""
@@ -341,17 +370,20 @@ class GradientReducer:
         The slot keeps the buffer for the next step, unless a user's compressor made it.
         """
         bucket.finish.append(slot)
-        if not self.plain and not self._cast:
+        if self._converts:
             packed, slot.context = self._options.compression.compress(grad.detach())
             slot.buffer, _ = collectives.adapter.dense(packed)
             if slot.buffer.data_ptr() == grad.data_ptr():
                 slot.buffer = slot.buffer.clone()
+            context.current().compressed.add(grad.nbytes, slot.buffer.nbytes)
             return slot.buffer
         compression = self._options.compression
         dtype = compression.wire_dtype_of(grad.dtype) if is_cast(compression) else grad.dtype
         buffer = slot.buffer
         if buffer is None or buffer.shape != grad.shape or buffer.dtype is not dtype:
             buffer = slot.buffer = torch.empty(grad.shape, dtype=dtype, device=grad.device)
+        if dtype is not grad.dtype:
+            context.current().compressed.add(grad.nbytes, buffer.nbytes)
         buffer.copy_(grad)
         return buffer
 
@@ -456,9 +488,12 @@ class GradientReducer:
         session = context.current()
         try:
             if bucket.handle is not None:
-                session.runtime.wait(bucket.handle)
+                if bucket.handle in session.pending or bucket.handle in session.outcomes:
+                    synchronize([bucket.handle])  # decodes; as a list, because an interrupt may come meanwhile
+                else:
+                    session.runtime.wait(bucket.handle)
                 bucket.handle = None
-                if session.logs_layers:
+                if session.logs_layers and self._codec is None:
                     self._log.decode([s.param.grad for s in bucket.slots if s.param.grad is not None], None)
             for slot in bucket.slots:
                 slot.check_untouched()
@@ -479,7 +514,7 @@ class GradientReducer:
         for slot in bucket.finish:
             grad, reduced = slot.param.grad, slot.buffer
             assert reduced is not None and grad is not None
-            if not (self.plain or self._cast):
+            if self._converts:
                 reduced = self._options.compression.decompress(reduced, slot.context)
             if grad.is_sparse:  # optimizers for sparse gradients need a sparse tensor
                 slot.param.grad = reduced.to(grad.dtype).to_sparse(grad.sparse_dim())
@@ -504,6 +539,12 @@ class GradientReducer:
         """Drop this step: wait for all operations in flight, and restart the count of backward passes."""
         self._finish_all()
         self.set_passes(self.passes)
+        self._forget_residuals()
+
+    def _forget_residuals(self, name: str | None = None) -> None:
+        session = context.running()
+        if session is not None:
+            session.residuals.part_of(self).forget(name)
 
 
 def _remove_hooks(hooks: list[Any]) -> None:

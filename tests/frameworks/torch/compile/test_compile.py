@@ -138,7 +138,13 @@ def test_operations_in_place_change_their_tensors():
         hvd.allreduce_(y, op=hvd.Sum)
         return y * 3
 
+    def compressed(x, y):
+        hvd.allreduce_(x, op=hvd.Sum, compression=hvd.Compression.fp16)
+        hvd.grouped_allreduce_([y], op=hvd.Sum, compression=hvd.Compression.bf16)
+        return x * 2
+
     check_same(reductions, numbers(4, 2, rank=me), numbers(3, 4, rank=me))
+    check_same(compressed, numbers(4, 2, rank=me), numbers(3, 4, rank=me))
     check_same(moves, numbers(2 * n, 2, rank=me), numbers(2 * n, rank=me))
     check_same(unseen_by_autograd, numbers(4, rank=me).requires_grad_())
 
@@ -332,6 +338,9 @@ def test_calls_that_cannot_be_compiled_break_the_graph_once():
     def own_compressor(x):
         return hvd.allreduce(x * 2, compression=Rounding) + 1
 
+    def with_codec(x):
+        return hvd.allreduce(x * 2, compression=hvd.Compression.int8(block=4)) + 1
+
     def arrays(x):
         return torch.from_numpy(horocache.allreduce(x.numpy() * 2)) + x
 
@@ -341,7 +350,8 @@ def test_calls_that_cannot_be_compiled_break_the_graph_once():
     def again_in_backward(x):
         return checkpoint(lambda x: hvd.allreduce(x.sin()).cos(), x, use_reentrant=False) * 2
 
-    for function in (asynchronous, gathered, objects, rooted, own_compressor, arrays, odd_name, again_in_backward):
+    functions = (asynchronous, gathered, objects, rooted, own_compressor, with_codec, arrays, odd_name)
+    for function in (*functions, again_in_backward):
         counters.clear()
         check_same(function, x.clone().requires_grad_(function is again_in_backward), fullgraph=False)
         assert sum(counters["graph_break"].values()) == 1, (function, counters["graph_break"])
