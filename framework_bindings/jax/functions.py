@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from horocache.collectives import api
 from horocache.collectives.api import Average, Name
 from horocache.collectives.arguments import check_list, check_scales, full_name
+from horocache.collectives.compression import refuse_codec
 from horocache.collectives.reduce_op import resolve_op
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
@@ -76,6 +77,7 @@ def _where(
 
 def _how(compression: AnyCompressor, op: int, scales: tuple[Any, Any]) -> dict[str, Any]:
     check_scales(scales)
+    refuse_codec(compression)
     return {"compression": compression, "op": op, "scales": (float(scales[0]), float(scales[1]))}
 
 

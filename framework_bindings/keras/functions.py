@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import keras
 from horocache.collectives.api import Average, Name
+from horocache.collectives.compression import refuse_codec
 from horocache.collectives.transforms import AnyCompressor
 from horocache.errors import UnsupportedError
 
@@ -48,7 +49,9 @@ def allreduce(
         ValueError: ``op`` and ``average`` are both given, or an argument is invalid on this rank.
         MismatchError, tf.errors.FailedPreconditionError: shape, dtype, op, scales or compression differ between ranks;
             names both ranks and both values.
+        UnsupportedError: the compression is a codec.
     """
+    refuse_codec(compression)
     return backend().functions.allreduce(
         _tensor(value),
         average=average,

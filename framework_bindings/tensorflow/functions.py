@@ -32,6 +32,7 @@ from horocache.base.operation_codes import (
 )
 from horocache.collectives.api import Adasum, Average, Name, Sum, check_op, resolve_op
 from horocache.collectives.arguments import check_list, checked_root
+from horocache.collectives.compression import refuse_codec
 from horocache.collectives.transforms import AnyCompressor, layer_list
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.vjp import member_name
@@ -127,6 +128,7 @@ def allreduce(
             both ranks and both values.
     """
     op = resolve_op(op, average)
+    refuse_codec(compression)
     scales = (prescale_factor, postscale_factor)
     full = operation_name("allreduce", name, ignore_name_scope)
     call = Call(OP_ALLREDUCE, full, process_set, op, scales, backend=backend)
@@ -183,6 +185,7 @@ def grouped_allreduce(
     """
     op = resolve_op(op, average)
     check_list(tensors, "grouped_allreduce")
+    refuse_codec(compression)
     scales = (prescale_factor, postscale_factor)
     full = operation_name("grouped_allreduce", name, ignore_name_scope)
     call = Call(OP_ALLREDUCE, full, process_set, op, scales, backend=backend, group=True)

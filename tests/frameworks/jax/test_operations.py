@@ -101,3 +101,21 @@ def test_overlap_counts_steps_inside_of_jit():
     for _ in range(3):
         jax.block_until_ready(step(jnp.ones(4)))
     assert hvd.overlap().steps == 3
+
+
+@on_ranks(2, timeout=120)
+def test_codecs_are_refused_in_and_outside_of_compiled_functions():
+    from horocache.collectives.codecs import Int8
+
+    codec, array = Int8(), jnp.ones(4)
+    calls = {
+        "allreduce": lambda x: hvd.allreduce(x, compression=codec),
+        "group": lambda x: hvd.grouped_allreduce([x], compression=codec),
+        "reducescatter": lambda x: hvd.reducescatter(x, compression=codec),
+        "gradients": lambda x: hvd.reduce_gradients({"x": x}, compression=codec),
+    }
+    for call in calls.values():
+        for run in (call, jax.jit(call)):
+            with pytest.raises(hvd.UnsupportedError, match=r"Compression.int8.*only allreduce of horocache and"):
+                run(array)
+    assert hvd.allreduce(array, op=hvd.Sum).tolist() == [2] * 4

@@ -242,3 +242,36 @@ def test_a_forked_child_gets_errors_and_its_parent_goes_on():
     assert numbers == f"[{hvd.rank()}, 2, {hvd.rank()}, 1, 1", "the child's answers differ from its parent's"
     assert "The child of a fork cannot use its parent's" in error
     assert float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0]) == 2.0
+
+
+@on_tensorflow_ranks(2)
+def test_codecs_are_refused():
+    from horocache.collectives.codecs import Int8, Zfp
+
+    codec, tensor = Int8(), tf.ones([4])
+    variable = tf.Variable(tensor)
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([4, 2]))
+
+    def tape():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable)
+        return hvd.DistributedGradientTape(tape, compression=codec).gradient(loss, variable)
+
+    calls = (
+        lambda: hvd.allreduce(tensor, compression=codec),
+        lambda: hvd.allreduce(slices, compression=codec),
+        lambda: hvd.allreduce(tensor, compression=codec, op=hvd.Adasum),
+        lambda: hvd.grouped_allreduce([tensor, slices], compression=codec),
+        lambda: hvd.reducescatter(tensor, compression=codec),
+        lambda: hvd.grouped_reducescatter([tensor], compression=codec),
+        lambda: hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), compression=codec),
+        tape,
+    )
+    for call in calls:
+        with pytest.raises(hvd.UnsupportedError, match=r"Compression.int8.*only allreduce of horocache and"):
+            call()
+    with pytest.raises(hvd.UnsupportedError, match="only allreduce of horocache and"):
+        tf.function(calls[0])()
+    with pytest.raises(hvd.InvalidArgumentError, match="lacks its parameters"):
+        hvd.allreduce(tensor, compression=Zfp)
+    assert hvd.allreduce(tensor, op=hvd.Sum).numpy().tolist() == [2] * 4

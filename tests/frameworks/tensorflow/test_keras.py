@@ -174,3 +174,20 @@ def test_a_loaded_model_is_not_compiled_by_xla(tmp_path):
         loaded = hvd.load_model(path)
     loaded.fit(np.ones((4, 3)), np.ones((4, 1)), 4, 1, verbose=0)
     assert loaded.jit_compile is False
+
+
+@on_keras_ranks(2)
+def test_codecs_are_refused():
+    import horocache.keras as hvd
+    import keras
+
+    from horocache.collectives.codecs import Int8
+
+    ones = np.ones(4, "float32")
+    for call in (
+        lambda: hvd.allreduce(ones, compression=Int8()),
+        lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), compression=Int8()),
+    ):
+        with pytest.raises(hvd.UnsupportedError, match=r"Compression.int8.*only allreduce of horocache and"):
+            call()
+    assert keras.ops.convert_to_numpy(hvd.allreduce(ones, op=hvd.Sum)).tolist() == [2] * 4
