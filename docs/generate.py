@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from horocache import _core
+from horocache.collectives.compression import Codec
 from horocache.collectives.forms import Collective, Form, forms_of
 from horocache.collectives.operations import COLLECTIVES
 from horocache.lang import algorithms, compile_program
@@ -146,13 +147,14 @@ def heading(name: str, thing: Callable[..., Any]) -> str:
 
 
 def class_entry(name: str, thing: type) -> Iterator[str]:
-    """Yield a class and its public methods."""
+    """Yield a class, its public methods, and the codecs among its attributes."""
     is_error = issubclass(thing, BaseException)
     bases = ", ".join(f"`{base.__name__}`" for base in thing.__bases__ if base is not object)
     yield f"### `{name}`" if is_error else heading(name, thing)
     yield f"{docstring(thing)}\n\nBases: {bases}." if is_error and bases else docstring(thing)
     for method_name, method in sorted(vars(thing).items()):
-        if not method_name.startswith("_") and inspect.isfunction(method) and method.__doc__:
+        described = inspect.isfunction(method) or (inspect.isclass(method) and issubclass(method, Codec))
+        if not method_name.startswith("_") and described and method.__doc__:
             yield "#" + heading(f"{name}.{method_name}", method)
             yield docstring(method)
 
