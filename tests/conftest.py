@@ -1,11 +1,16 @@
-"""For all tests: horocache's state folder is in the folder of the test run, and torch compiles cheaply."""
+"""For all tests: a state folder of their own, torch that compiles cheaply, and signals that are not ignored."""
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for processes.py, which several folders share
+
+# Children inherit ignored signals. A shell ignores SIGINT for background commands, and nohup ignores SIGHUP.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,6 @@
 """The fixtures ``launcher`` (see harness.py) and ``needs_torch``."""
 
 import importlib.util
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is a package beside the tests
 
 from harness import Launcher, launching
-
-# Children inherit ignored signals. A shell ignores SIGINT for background commands, and nohup ignores SIGHUP.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
