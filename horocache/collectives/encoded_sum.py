@@ -150,9 +150,10 @@ class EncodedSum(Submitter[T]):
             return handle in session.pending or handle in session.outcomes
 
         name = call.name if isinstance(call.name, bytes) else str(call.name)
-        keys = [Key(process_set, call.kind, name, member) for member in range(len(arrays))]
-        if call.members is not None:
-            keys = [Key(process_set, "gradient", member, 0) for member in call.members]
+        if call.members is None:
+            keys = [Key(process_set, call.kind, name, member) for member in range(len(arrays))]
+        else:
+            keys = [Key(process_set, call.kind, member, 0) for member in call.members]
         return [
             store.take(key, array.shape, array.dtype, is_unfinished) for key, array in zip(keys, arrays, strict=True)
         ]

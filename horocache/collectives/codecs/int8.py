@@ -47,7 +47,7 @@ class Int8(Codec):
         """Return the non-finite values, the scales and the numbers; None if a scale is beyond float32."""
         flat = values.reshape(-1)
         clean, positions = without_nonfinite(flat)
-        blocks = _in_blocks(clean, self.block)
+        blocks = _in_blocks(clean, self._block_of(flat.size))
         largest = np.maximum(blocks.max(axis=1), -blocks.min(axis=1)).astype(np.float64)
         if largest.max() > _LARGEST:
             return None
@@ -63,18 +63,23 @@ class Int8(Codec):
         count = int(np.prod(shape, dtype=np.int64))
         reader = Reader(data)
         positions, others = read_placed(reader, count, dtype)
-        rows = -(-count // self.block)
+        block = self._block_of(count)
+        rows = -(-count // block)
         scales = reader.take(np.float32, rows, "scales")
         numbers = reader.take(np.int8, count, "numbers")
         reader.end()
         if not (np.isfinite(scales).all() and (scales >= 0).all()):
             raise ValueError("a scale is negative or not finite")
-        flat = np.zeros(rows * self.block, dtype)
+        flat = np.zeros(rows * block, dtype)
         flat[:count] = numbers
-        flat.reshape(rows, self.block)[...] *= scales.astype(dtype)[:, None]
+        flat.reshape(rows, block)[...] *= scales.astype(dtype)[:, None]
         flat = flat[:count]
         flat[positions] = others
         return flat.reshape(shape)
+
+    def _block_of(self, count: int) -> int:
+        """Return the block size for ``count`` elements: a block that is not full takes no memory for the rest."""
+        return min(self.block, max(count, 1))
 
 
 def _in_blocks(flat: Array, block: int) -> Array:

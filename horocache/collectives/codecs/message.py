@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 import struct
-import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -134,7 +133,3 @@ def _opened(data: memoryview, expected: Kind) -> tuple[int, memoryview]:
     if kind != expected:
         raise BadMessage(f"it is of a tensor {kind}", kind)
     return form, data[least + 8 * dimensions :]
-
-
-if sys.byteorder != "little":  # pragma: no cover
-    raise ImportError("the codecs of horocache need a little-endian machine")

@@ -121,7 +121,7 @@ class Zfp(Codec):
         positions, others = read_placed(reader, math.prod(shape), dtype)
         stream = reader.rest()
         if not stream:
-            raise ValueError("there is no zfp stream")
+            raise ValueError("it has no zfp stream")
         result: Array = zfpy._decompress(bytes(stream), zfpy.dtype_to_ztype(dtype), _zfp_shape(shape), **self._mode())
         flat = result.reshape(-1)
         flat[positions] = others

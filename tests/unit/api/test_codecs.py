@@ -155,6 +155,8 @@ def test_int8_is_the_reference(dtype):
     large = np.zeros(4096, dtype)
     large[:3] = 1, 2, -3
     assert encoded(C.int8(), Values(kind_of(large), large)).nbytes == 4096 + 16 * 4 + 8 + 28
+    # A block that is larger than the tensor takes no memory for the rest.
+    np.testing.assert_array_equal(payload_sent(C.int8(block=10**15), large), payload_sent(C.int8(block=4096), large))
 
 
 def reference_of_topk(array, k):
