@@ -121,6 +121,7 @@ class Runtime:
         communicator: int = 0,  # an MPI_Comm, converted to a number, whose ranks form the job; 0: none
         ranks: Sequence[int] = ...,  # restricts the job to these of its ranks; empty: all ranks
         programs: bytes = ...,  # compiled programs, packed by horocache.lang.formats.core_words
+        tuning: str = ...,  # rank 0: selector rules of a tuning table, for all ranks
     ) -> None: ...
     def stop(self) -> None: ...
     def stop_with_process(self) -> bool: ...
@@ -248,6 +249,17 @@ class Runtime:
     def count_bytes_into_views(
         self, size: int
     ) -> None: ...  # counts bytes of gradients that were copied into shared memory
+    # The backends of a process set: name, algorithms (the first is the default), operations.
+    def backends(self, process_set: int) -> list[tuple[str, list[str], list[str]]]: ...
+    # Settings of the set of all ranks, which rank 0 changes on all ranks in one round; see hc_configure in hc.h.
+    def configure(self, settings: str) -> None: ...
+    @property
+    def settings_changes(self) -> int: ...  # how often this rank has changed its settings
+    def settings(self) -> tuple[int, str]: ...  # the same, and the last note
+    # Completed operations, at most `capacity`; 0 ends the list.
+    def log_operations(self, capacity: int) -> None: ...
+    # Those since the last call, as the members of hc_record in hc.h, and how many were lost.
+    def take_log(self) -> tuple[list[tuple[Any, ...]], int]: ...
     def c_api(self) -> tuple[int, int]: ...  # addresses of the hc_api of hc.h and of this rank's hc_runtime
     def abort(self, why: str) -> None: ...  # the pending operations of all ranks fail with AbortedError
 

@@ -163,6 +163,7 @@ Status Start(const std::map<std::string, std::string>& arguments, const hc_job& 
   auto programs = horocache::program::DecodeLibrary({static_cast<const std::byte*>(job.programs), job.programs_bytes});
   if (!programs.ok()) return programs.status();
   config.programs = std::move(*programs);
+  Assign(job.tuning, &config.tuning);
   auto runtime = Runtime::Start(std::move(config), Asking(job.go_on, job.context));
   if (!runtime.ok()) return runtime.status();
   Runtime* const started = runtime->get();
@@ -402,6 +403,59 @@ void hc_knobs(hc_runtime* runtime, void (*visit)(void*, const char*, const char*
     visit(context, std::string(horocache::KnobTable()[i].name).c_str(), entries[i].text.c_str(),
           std::string(horocache::KnobSourceName(entries[i].source)).c_str());
   }
+}
+
+void hc_backends(hc_runtime* runtime, int32_t process_set,
+                 void (*visit)(void*, const char*, const char*, const char*), void* context) {
+  for (const auto& backend : runtime->runtime->Backends(static_cast<uint32_t>(process_set))) {
+    visit(context, backend.name.c_str(), horocache::Join(backend.algorithms, ",").c_str(),
+          horocache::Join(horocache::control::OperationsOf(backend), ",").c_str());
+  }
+}
+
+int hc_configure(hc_runtime* runtime, const char* settings, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->Configure(settings); });
+}
+
+uint64_t hc_settings(hc_runtime* runtime, void (*visit)(void*, const char*), void* context) {
+  const Runtime::AppliedSettings settings = runtime->runtime->settings();
+  if (visit != nullptr) visit(context, settings.note.c_str());
+  return settings.changes;
+}
+
+void hc_log_operations(hc_runtime* runtime, uint64_t capacity) {
+  if (capacity == 0) {
+    runtime->runtime->log().Stop();
+  } else {
+    runtime->runtime->log().Start(capacity);
+  }
+}
+
+uint64_t hc_take_log(hc_runtime* runtime, void (*visit)(void*, const hc_record*), void* context) {
+  uint64_t lost = 0;
+  for (const horocache::observe::OperationRecord& one : runtime->runtime->log().Take(&lost)) {
+    const hc_record record = {one.name.c_str(),
+                              one.op.c_str(),
+                              one.reduce_op.c_str(),
+                              one.dtype.c_str(),
+                              one.backend.c_str(),
+                              one.algorithm.c_str(),
+                              one.chosen_by.c_str(),
+                              one.layers.c_str(),
+                              one.error.c_str(),
+                              static_cast<int32_t>(one.process_set),
+                              one.tensors,
+                              one.bytes,
+                              one.sequence,
+                              one.fused,
+                              one.peer,
+                              one.submitted_ns,
+                              one.agreed_ns,
+                              one.started_ns,
+                              one.ended_ns};
+    visit(context, &record);
+  }
+  return lost;
 }
 
 const hc_api* hc_get_api(void) {

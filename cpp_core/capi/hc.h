@@ -28,7 +28,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 11
+#define HC_ABI_VERSION 12
 
 typedef enum {
   HC_OK = 0,
@@ -91,14 +91,18 @@ typedef struct {
   /* allreduce, broadcast, reduce, recv: as many as `inputs`, with the same element types and numbers of elements. An
    * output may be the same memory as its input; a recv passes its tensor as both. In reduce, an output without data
    * means that this rank gets no result, which is allowed on all ranks but the root.
-   * allgather, alltoall, gather, reducescatter, scatter: null. The library allocates the results, see hc_result. */
+   * allgather, alltoall, gather, reducescatter, scatter: null, and the library allocates the results, see hc_result. Or,
+   * since version 12, as many as `inputs`, of the same element types: each has room for its result at least, shares no
+   * memory with the inputs, and keeps its values behind the result and in rows that no part covers. */
   const hc_tensor* outputs;
   hc_text name;         /* of the tensor or the group; empty: an automatic name, from the order of submissions */
   const hc_text* names; /* one for each member of a group; null: derived from `name` */
   /* The transformations that the caller applies to the tensors, such as "compression=fp16". The ranks compare the text;
    * the library does not use it otherwise. */
   hc_text layers;
-  hc_text backend;            /* name of the backend; empty: the selector chooses */
+  /* name of the backend, as backend[/algorithm]; empty: the selector chooses. Since version 12 also several, separated
+   * by '|', among which it chooses. */
+  hc_text backend;
   double prescale, postscale; /* reductions: factors of each input and of the result */
   /* alltoall, reducescatter, scatter at the root: number of rows for each rank of the process set. Null, with a count
    * of 0: equal parts; in reducescatter the first ranks get one row more if the rows cannot be divided evenly. */
@@ -172,6 +176,9 @@ typedef struct {
   /* Since version 7. */
   const void* programs;  /* compiled programs, as pack_library() of horocache.lang packs them */
   size_t programs_bytes; /* 0: no programs */
+  /* Since version 12. Selector rules of a tuning table, in the syntax of HOROCACHE_SELECT; rank 0's hold on all ranks.
+   * They come after all other rules, and those for backends that a process set lacks are left out. */
+  hc_text tuning;
 } hc_job;
 
 /* Joins the job that the environment describes, and waits until all its ranks have come. `names` and `values` are
@@ -238,8 +245,8 @@ HC_API int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, hc_go_
 /* The outcome of an operation that is done. HC_INVALID_ARGUMENT also if the handle is unknown or the operation is not
  * done. The handle stays valid. */
 HC_API int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error);
-/* The results that the library allocated for an operation that is done: their number, and result `index`, counted from
- * 0. `*rows` has the number of rows received from each rank of the process set (reducescatter: the rows for each rank),
+/* The results of an operation that is done: their number, and result `index`, counted from 0. Its data is null if the
+ * caller gave the memory for it. `*rows` has the number of rows received from each rank of the process set (reducescatter: the rows for each rank),
  * and `*num_rows` is the number of ranks; null and 0 if there are no rows. hc_result returns HC_INVALID_ARGUMENT if
  * there is no such result. The results, their shapes and the rows are valid until hc_consume. */
 HC_API int hc_num_results(hc_runtime* runtime, int64_t handle);
@@ -307,6 +314,41 @@ typedef struct {
  * caller's. Calls of files below `own_folder` count as the binding's own. Since version 3; in this form since
  * version 7. */
 HC_API int hc_watch_stacks(hc_runtime* runtime, const hc_stacks* stacks, const char* own_folder, hc_error* error);
+/* Calls `visit` for every backend of a process set, in the order of preference, with its name, its algorithms and its
+ * operations. Both lists are separated by commas; the first algorithm is the default. Texts are valid during the call.
+ * Since version 12. */
+HC_API void hc_backends(hc_runtime* runtime, int32_t process_set,
+                        void (*visit)(void* context, const char* name, const char* algorithms, const char* operations),
+                        void* context);
+
+/* Changes settings of the process set of all ranks, on all ranks, in one round, soon after the call; only rank 0 may
+ * call it. `settings` has lines name=value: fusion_threshold (bytes), cycle_time (milliseconds), cache (0 or 1), table
+ * (selector rules of a tuning table, which replace those that there were), note (any text for the callers on all ranks).
+ * Since version 12. */
+HC_API int hc_configure(hc_runtime* runtime, const char* settings, hc_error* error);
+/* How often this rank has changed its settings; an operation that was submitted afterwards runs with the new ones.
+ * `visit`, unless null, gets the last note. Since version 12. */
+HC_API uint64_t hc_settings(hc_runtime* runtime, void (*visit)(void* context, const char* note), void* context);
+
+/* A completed operation. Texts are empty where there is nothing to say. Times are in ns of CLOCK_MONOTONIC; 0: the
+ * operation did not reach that point. Since version 12. */
+typedef struct {
+  const char *name, *op, *reduce_op, *dtype;
+  const char *backend, *algorithm;
+  const char* chosen_by; /* what chose them: "call", "rule", "table", or "order", the order of the backends */
+  const char *layers, *error;
+  int32_t process_set, tensors;
+  int64_t bytes;
+  uint64_t sequence; /* equal for operations that ran as one; of a message its number */
+  uint32_t fused;    /* the number of operations that ran as one */
+  int32_t peer;      /* of a message: the other rank, else -1 */
+  int64_t submitted_ns, agreed_ns, started_ns, ended_ns;
+} hc_record;
+/* Begins to list completed operations, at most `capacity`: a longer list loses its oldest. 0 ends it. */
+HC_API void hc_log_operations(hc_runtime* runtime, uint64_t capacity);
+/* Calls `visit` for the operations that were listed since the last call, oldest first, and returns how many were lost. */
+HC_API uint64_t hc_take_log(hc_runtime* runtime, void (*visit)(void* context, const hc_record* record), void* context);
+
 /* Aborts the job: the pending operations of all ranks fail with HC_ABORTED and the reason `why`. */
 HC_API void hc_abort(hc_runtime* runtime, const char* why);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "control/bitvector.h"
+#include "control/settings.h"
 #include "control/signature.h"
 #include "wire/codec.h"
 
@@ -43,12 +44,13 @@ Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns,
   if (found == ResponseCache::Lookup::kHit) {
     HC_RETURN_IF_ERROR(queue_.AddHit(op, bit, now_ns, data));
     ++counters_.hits;
+    NoteSubmitted(now_ns, cache_.At(bit)->bytes);
   } else {
     HC_RETURN_IF_ERROR(Validate(signature, config_.size));
     HC_RETURN_IF_ERROR(queue_.AddUncached(op, signature, now_ns));
     ++(found == ResponseCache::Lookup::kChanged ? counters_.changed : counters_.misses);
+    NoteSubmitted(now_ns, SignatureBytes(signature));
   }
-  NoteSubmitted(now_ns);
   return Status::Ok();
 }
 
@@ -57,12 +59,13 @@ Status Controller::SubmitJoin(OpId op, const Signature& signature, int64_t now_n
   join_state_ = JoinState::kSubmitted;
   join_op_ = op;
   join_signature_ = signature;
-  NoteSubmitted(now_ns);
+  NoteSubmitted(now_ns, 0);
   return Status::Ok();
 }
 
-void Controller::NoteSubmitted(int64_t now_ns) {
+void Controller::NoteSubmitted(int64_t now_ns, int64_t bytes) {
   if (unflushed_since_ns_ == kNever) unflushed_since_ns_ = now_ns;
+  unflushed_bytes_ += bytes;
   if (next_inspect_ns_ == kNever && config_.stall_check) next_inspect_ns_ = now_ns + config_.stall_warn_ns;
   ++changes_;
 }
@@ -70,7 +73,7 @@ void Controller::NoteSubmitted(int64_t now_ns) {
 uint64_t Controller::Raised() const {
   if (closed_) return 0;
   uint64_t raised = 0;
-  if (flushed_unsent_ > 0 || !note_.empty()) raised |= kUncached;
+  if (flushed_unsent_ > 0 || !note_.empty() || !new_settings_.empty()) raised |= kUncached;
   // The requests submitted before join() need this rank's data, so they run before the other ranks go on without it.
   if (join_state_ == JoinState::kSubmitted && queue_.empty()) raised |= kJoining;
   if (leaving_) raised |= kLeaving;
@@ -109,6 +112,26 @@ Controller::Controller(ControllerConfig config)
       selector_hash_(config_.selector.Hash()),
       stalls_(config_.stall_warn_ns, config_.stall_fail_ns, config_.stall_fail_computing, config_.names) {
   last_done_.reserve(kUsualNameBytes);
+}
+
+Status Controller::Configure(const std::string& settings) {
+  const StatusOr<Settings> parsed = ParseSettings(settings);
+  if (!parsed.ok()) return parsed.status();
+  if (parsed->table) {
+    Selector selector = config_.selector;
+    HC_RETURN_IF_ERROR(selector.SetTable(*parsed->table));
+  }
+  if (closed_) return end_;
+  new_settings_ = settings;
+  ++changes_;
+  return Status::Ok();
+}
+
+bool Controller::NextSettings(std::string* text) {
+  if (settings_.empty()) return false;
+  *text = std::move(settings_.front());
+  settings_.pop_front();
+  return true;
 }
 
 // How messages describe a rank that has left.
@@ -180,6 +203,7 @@ bool Controller::NextReport(std::string* text) {
 void Controller::Flush() {
   if (unflushed_since_ns_ == kNever) return;
   unflushed_since_ns_ = kNever;
+  unflushed_bytes_ = 0;
   flushed_unsent_ = queue_.unsent();
   queue_.Flush();
   ++counters_.flushes;

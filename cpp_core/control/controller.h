@@ -130,6 +130,9 @@ class Controller {
   void SetLastDone(const std::string& name);
   // Sends the note to the logs of all ranks, with the next round.
   void SendNote(const std::string& note);
+  // Rank 0 only: all ranks change these settings with the next round; see Note [Settings change in one round] in
+  // settings.h. kInvalidArgument if the text does not parse, or its table does not fit the set's backends.
+  Status Configure(const std::string& settings);
   // This rank leaves: the next round announces it, and that round closes the set on all ranks.
   void Leave() { leaving_ = true; }
   // This rank cannot go on: the pending operations of all ranks fail with kAborted and this text.
@@ -142,6 +145,8 @@ class Controller {
   bool NextPlan(Plan* plan);  // reuses the vectors in *plan
   bool NextFailure(Failure* failure);
   bool NextReport(std::string* text);  // a warning for the log: stall report, cache growth
+  // The settings that were changed, in order; false if none were since the last call.
+  bool NextSettings(std::string* text);
   // True, once, if other ranks ask for this rank's stack traces.
   bool TakeStackRequest() { return std::exchange(asked_, false); }
   bool closed() const { return closed_; }     // true if the set has ended; plans handed out before still run
@@ -184,6 +189,10 @@ class Controller {
   // True if some submissions are not flushed yet; UnflushedSinceNs is the time of the first of them, or kNever.
   bool HasUnflushed() const { return unflushed_since_ns_ != kNever; }
   int64_t UnflushedSinceNs() const { return unflushed_since_ns_; }
+  // True if the submissions that are not flushed yet fill a fused operation.
+  bool HasFullFlush() const {
+    return config_.fusion_threshold_bytes > 0 && unflushed_bytes_ >= config_.fusion_threshold_bytes;
+  }
   // Lets HintBitvector show all submissions made so far.
   void Flush();
   // The StatusFlag bits that this rank raises. kUncached stands for flushed requests only.
@@ -232,7 +241,7 @@ class Controller {
   // ---- controller.cc
   Status SubmitJoin(OpId op, const wire::Signature& signature, int64_t now_ns);
   Status CheckOpen(const wire::Signature& signature) const;
-  void NoteSubmitted(int64_t now_ns);
+  void NoteSubmitted(int64_t now_ns, int64_t bytes);
   // Ends the set: every pending operation fails with the status that `why` returns for its signature.
   void End(const Status& status, const std::function<Status(const wire::Signature&)>& why);
   void Moved();  // plans or failures were made, so all_waiting no longer holds
@@ -242,6 +251,9 @@ class Controller {
   void PlanHit(wire::CacheBit bit, std::span<const Snapshot> snapshots);
   Status Apply(const wire::ResponseList& list);
   Status ApplyJoined(const wire::ResponseList& list);
+  // Erases an entry of the cache; false if the slot is free. A request of it that is pending here goes to rank 0.
+  bool EraseFromCache(wire::CacheBit bit);
+  Status ApplySettings(const std::string& text);
   Status ApplyResponse(const wire::Response& response);
   void ApplyFailure(const wire::Response& response);
   void InsertIntoCache(std::shared_ptr<const wire::Signature> signature, wire::Choice choice);
@@ -261,6 +273,7 @@ class Controller {
   void PlanInline(OpId op, const ResponseCache::Entry& entry, std::span<const Snapshot> snapshots);
 
   // ---- negotiation.cc
+  Status AddSettings(wire::ResponseList* out);
   Status AddMerged(const MergedRequest& merged, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
   Status NoteErased(const wire::Request& request, int rank, wire::ResponseList* out) const;
   Status AddRequests(const wire::RequestList& list, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
@@ -280,12 +293,13 @@ class Controller {
   // running operation will go on.
   bool all_wait() const { return all_waiting_ && HasPending(); }
 
-  const ControllerConfig config_;
+  ControllerConfig config_;  // its settings change in ApplySettings alone
   ResponseCache cache_;
   TensorQueue queue_;
   FusionPlanner planner_;
   std::deque<Failure> failures_;
   std::deque<std::string> reports_;
+  std::deque<std::string> settings_;  // that were applied
   ControllerCounters counters_;
   uint64_t round_ = 0;
   uint64_t changes_ = 0;
@@ -305,6 +319,7 @@ class Controller {
 
   // Flushing. Uncached requests that are flushed but not sent raise kUncached.
   int64_t unflushed_since_ns_ = kNever;
+  int64_t unflushed_bytes_ = 0;
   size_t flushed_unsent_ = 0;
 
   JoinState join_state_ = JoinState::kNone;
@@ -324,12 +339,13 @@ class Controller {
   int64_t still_since_ns_ = kNever;  // since then all threads have waited and nothing has changed
 
   // Rank 0 only.
+  std::string new_settings_;  // of the next round
   Coordinator coordinator_;
   wire::Signature first_join_;  // the join of the first rank that has joined
   int first_joined_ = -1;
   std::string join_mismatch_;  // the first difference of another join from first_join_
   // Every rank.
-  const uint64_t selector_hash_;
+  uint64_t selector_hash_;
   StallInspector stalls_;                    // knows of operations on rank 0 only
   std::vector<uint64_t> agreed_bits_;        // bit words of this round's AND
   std::vector<wire::CacheBit> inline_bits_;  // the agreed bits that run inline, ascending

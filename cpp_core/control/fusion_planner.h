@@ -28,6 +28,8 @@ class FusionPlanner {
   FusionPlanner(int64_t threshold_bytes, bool disable_group_fusion, uint32_t epoch)
       : threshold_(threshold_bytes), disable_group_fusion_(disable_group_fusion), epoch_(epoch) {}
 
+  // For the operations of later runs.
+  void SetThreshold(int64_t bytes) { threshold_ = bytes; }
   // Adds the next agreed operation. `bytes` is SignatureBytes of its signature.
   void Add(OpId op, std::shared_ptr<const wire::Signature> signature, wire::Choice choice, int64_t bytes);
   // Makes plans of all operations added since the last call. The ranks of `joined` have no data; an average divides by
@@ -59,7 +61,7 @@ class FusionPlanner {
   void PlanFirst(const std::vector<int32_t>& joined);
   bool MayJoin(const Item& first, const Item& item) const;
 
-  const int64_t threshold_;
+  int64_t threshold_;
   const bool disable_group_fusion_;
   const uint32_t epoch_;
   int divisor_ranks_ = 0;  // of the current run

@@ -1,11 +1,13 @@
 // Part of Controller: rank 0's part of a round that gathers requests, and every rank's search for stalls.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/text.h"
 #include "control/bitvector.h"
 #include "control/controller.h"
 #include "control/mismatch.h"
+#include "control/settings.h"
 #include "control/signature.h"
 
 namespace horocache::control {
@@ -73,6 +75,7 @@ Status Controller::Coordinate(std::span<const RequestList> unsorted, const Round
   const std::vector<const RequestList*> lists = SortByRank(unsorted, config_.size);
   if (lists.empty()) return {StatusCode::kCorrupt, "a round's request lists do not come from each rank once."};
   if (FindFatal(lists, outcome, config_.names, out)) return Status::Ok();
+  if (!new_settings_.empty()) HC_RETURN_IF_ERROR(AddSettings(out));
   RankSet joined_now = joined_;
   for (const RequestList* list : lists) {
     for (const wire::Request& request : list->requests) {
@@ -91,6 +94,14 @@ Status Controller::Coordinate(std::span<const RequestList> unsorted, const Round
   }
   if (joined_now.count() == config_.size) out->responses.push_back(AllJoined(out->joined.back()));
   return Status::Ok();
+}
+
+// The responses of this round are chosen by the new table already.
+Status Controller::AddSettings(ResponseList* out) {
+  out->settings = std::exchange(new_settings_, {});
+  const StatusOr<Settings> parsed = ParseSettings(out->settings);
+  if (!parsed.ok()) return parsed.status();
+  return parsed->table ? config_.selector.SetTable(*parsed->table) : Status::Ok();
 }
 
 void Controller::NoteJoin(const wire::Signature& signature, int rank, RankSet* joined_now, ResponseList* out) {

@@ -1,6 +1,7 @@
 #include "control/response_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "control/bitvector.h"
 #include "control/hashing.h"
@@ -113,6 +114,11 @@ bool ResponseCache::Erase(CacheBit bit) {
   free_.push(bit);
   --size_;
   return true;
+}
+
+void ResponseCache::Enable(bool on) {
+  if (on == enabled()) return;
+  capacity_when_on_ = std::exchange(capacity_, capacity_when_on_);
 }
 
 uint64_t ResponseCache::hash() const {

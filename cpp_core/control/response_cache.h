@@ -80,6 +80,8 @@ class ResponseCache {
   bool Erase(wire::CacheBit bit);
 
   bool enabled() const { return capacity_ > 0; }
+  // Off: nothing is inserted, and the cache must be empty. On: the capacity is what it was.
+  void Enable(bool on);
   int64_t size() const { return size_; }
   int64_t capacity() const { return capacity_; }
   // The number of words that hold one bit for every slot ever used; equal on all ranks.
@@ -99,6 +101,7 @@ class ResponseCache {
   void UnindexKeys(wire::CacheBit bit);
 
   int64_t capacity_;
+  int64_t capacity_when_on_ = 0;  // while it is switched off
   const bool fixed_;
   const uint64_t least_memory_;
   int64_t size_ = 0;

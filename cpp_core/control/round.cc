@@ -5,6 +5,7 @@
 #include "control/bitvector.h"
 #include "control/controller.h"
 #include "control/join.h"
+#include "control/settings.h"
 #include "control/signature.h"
 
 namespace horocache::control {
@@ -128,22 +129,48 @@ Status Controller::Apply(const wire::ResponseList& list) {
   }
   HC_RETURN_IF_ERROR(ApplyJoined(list));
   for (const CacheBit bit : list.erase) {
-    const ResponseCache::Entry* entry = cache_.At(bit);
-    if (entry == nullptr) {
-      return {StatusCode::kCorrupt, "responses erase cache bit " + std::to_string(bit) + ", which is free."};
-    }
-    const std::shared_ptr<const Signature> signature = entry->signature;
-    cache_.Erase(bit);
-    queue_.Demote(bit, *signature);
+    if (EraseFromCache(bit)) continue;
+    return {StatusCode::kCorrupt, "responses erase cache bit " + std::to_string(bit) + ", which is free."};
   }
+  if (!list.settings.empty()) HC_RETURN_IF_ERROR(ApplySettings(list.settings));
   for (const Response& response : list.responses) HC_RETURN_IF_ERROR(ApplyResponse(response));
   RunPlanner();
-  if (!list.erase.empty() || !list.responses.empty() || !list.joined.empty()) {
+  if (!list.erase.empty() || !list.responses.empty() || !list.joined.empty() || !list.settings.empty()) {
     // A request that lost its cache entry is shown to the other ranks at once, because they may wait for it.
     if (unflushed_since_ns_ == kNever) flushed_unsent_ = queue_.unsent();
     Moved();
   }
   if (!list.left.empty()) ApplyLeft(list.left);
+  return Status::Ok();
+}
+
+bool Controller::EraseFromCache(CacheBit bit) {
+  const ResponseCache::Entry* entry = cache_.At(bit);
+  if (entry == nullptr) return false;
+  const std::shared_ptr<const Signature> signature = entry->signature;
+  cache_.Erase(bit);
+  queue_.Demote(bit, *signature);
+  return true;
+}
+
+// See Note [Settings change in one round] in settings.h.
+Status Controller::ApplySettings(const std::string& text) {
+  const StatusOr<Settings> parsed = ParseSettings(text);
+  if (!parsed.ok()) return Status(StatusCode::kCorrupt, parsed.status().message());
+  if (parsed->fusion_threshold_bytes) {
+    config_.fusion_threshold_bytes = *parsed->fusion_threshold_bytes;
+    planner_.SetThreshold(config_.fusion_threshold_bytes);
+  }
+  if (parsed->cycle_time_ns) config_.cycle_time_ns = *parsed->cycle_time_ns;
+  if (parsed->table) {
+    HC_RETURN_IF_ERROR(config_.selector.SetTable(*parsed->table));
+    selector_hash_ = config_.selector.Hash();
+  }
+  if (parsed->table || !parsed->cache.value_or(true)) {
+    for (size_t bit = 0; bit < 64 * cache_.num_words(); ++bit) EraseFromCache(static_cast<CacheBit>(bit));
+  }
+  if (parsed->cache) cache_.Enable(*parsed->cache);
+  settings_.push_back(text);
   return Status::Ok();
 }
 

@@ -11,8 +11,9 @@
 namespace horocache::control {
 namespace {
 
-constexpr std::string_view kForm = "op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]";
+constexpr std::string_view kForm = "op[,dtype][,device][,ranks][,hosts][:low-high]=backend[/algorithm]";
 constexpr std::string_view kRanks = "ranks";
+constexpr std::string_view kHosts = "hosts";
 
 std::string_view Trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -20,8 +21,9 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-Status BadRule(std::string_view rule, const std::string& why) {
-  return {StatusCode::kInvalidArgument, "HOROCACHE_SELECT: rule '" + Printable(rule) + "': " + why};
+Status BadRule(std::string_view rule, wire::ChosenBy kind, const std::string& why) {
+  const std::string source = kind == wire::ChosenBy::kTable ? "the tuning table" : "HOROCACHE_SELECT";
+  return {StatusCode::kInvalidArgument, source + ": rule '" + Printable(rule) + "': " + why};
 }
 
 std::string Unknown(const std::string& what, std::string_view name, const std::vector<std::string>& known) {
@@ -65,7 +67,7 @@ bool ParseSize(std::string_view text, int64_t* bytes) {
   return true;
 }
 
-Status ParseOp(std::string_view rule, std::string_view text, int* op) {
+Status ParseOp(std::string_view text, int* op) {
   *op = -1;
   if (text == "*") return Status::Ok();
   std::vector<std::string> names = {"*"};
@@ -74,63 +76,91 @@ Status ParseOp(std::string_view rule, std::string_view text, int* op) {
     if (name == text) *op = i;
     names.emplace_back(name);
   }
-  return *op >= 0 ? Status::Ok() : BadRule(rule, Unknown("operation", text, names));
+  return *op >= 0 ? Status::Ok() : InvalidArgumentError(Unknown("operation", text, names));
 }
 
-Status ParseRange(std::string_view rule, std::string_view text, int op, int64_t* low, int64_t* high) {
+Status ParseRange(std::string_view text, int op, int64_t* low, int64_t* high) {
   const size_t dash = text.find('-');
   const std::string_view high_text = dash == std::string_view::npos ? "" : text.substr(dash + 1);
   if (dash == std::string_view::npos || !ParseSize(text.substr(0, dash), low) ||
       (!high_text.empty() && !ParseSize(high_text, high))) {
-    return BadRule(rule, "'" + Printable(text) + "' is not a size range; write low-high, such as 0-64k or 64k-.");
+    return InvalidArgumentError("'" + Printable(text) +
+                                "' is not a size range; write low-high, such as 0-64k or 64k-.");
   }
-  if (*high >= 0 && *high <= *low) return BadRule(rule, "the size range '" + Printable(text) + "' is empty.");
+  if (*high >= 0 && *high <= *low) return InvalidArgumentError("the size range '" + Printable(text) + "' is empty.");
   if (op >= 0 && wire::SizesDiffer(static_cast<wire::Op>(op))) {
-    return BadRule(rule, "the sizes of " + std::string(OpName(static_cast<wire::Op>(op))) +
-                             " differ by rank, so it cannot be chosen by size; leave the range away.");
+    return InvalidArgumentError("the sizes of " + std::string(OpName(static_cast<wire::Op>(op))) +
+                                " differ by rank, so it cannot be chosen by size; leave the range away.");
   }
   return Status::Ok();
 }
 
-bool Can(const BackendTraits& backend, wire::Op op, wire::DeviceClass device, int ranks) {
-  return (backend.ops >> static_cast<int>(op) & 1) != 0 &&
-         (backend.device_classes >> static_cast<int>(device) & 1) != 0 && ranks >= backend.min_ranks &&
-         ranks <= backend.max_ranks;
+bool HasBit(uint32_t bits, int bit) { return (bits >> bit & 1u) != 0; }
+
+// Parses 4, 2-8 or 16-.
+bool ParseNumbers(std::string_view text, int64_t* low, int64_t* high) {
+  const size_t dash = text.find('-');
+  const std::string_view last = dash == std::string_view::npos ? text : text.substr(dash + 1);
+  return ParseSize(text.substr(0, dash), low) && (last.empty() || ParseSize(last, high)) &&
+         (*high < 0 || *high >= *low);
 }
 
-// The first class of devices that a backend reaches.
-wire::DeviceClass SomeDeviceOf(const BackendTraits& backend) {
-  return static_cast<wire::DeviceClass>(std::countr_zero(backend.device_classes));
+// The text of ParseNumbers for a term such as "2-8ranks"; empty if any number fits.
+std::string NumbersText(int64_t low, int64_t high, std::string_view unit) {
+  if (low <= 1 && high < 0) return {};
+  return "," + std::to_string(low) + "-" + (high < 0 ? "" : std::to_string(high)) + std::string(unit);
 }
 
 }  // namespace
 
-StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, int ranks, std::string_view overrides,
-                                   std::string note) {
+std::vector<std::string> OperationsOf(const BackendTraits& backend) {
+  std::vector<std::string> names;
+  for (int op = 0; op < wire::kNumOps; ++op) {
+    if (HasBit(backend.ops, op)) names.emplace_back(OpName(static_cast<wire::Op>(op)));
+  }
+  return names;
+}
+
+StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, SetSize size, std::string_view rules,
+                                   std::string_view table, std::string note) {
   Selector selector;
   selector.note_ = std::move(note);
   selector.backends_ = std::move(backends);
-  selector.ranks_ = ranks;
-  for (const std::string& part : Split(overrides, ';')) {
-    const std::string_view rule = Trim(part);
-    if (rule.empty()) continue;
-    StatusOr<Rule> parsed = selector.ParseRule(rule);
-    if (!parsed.ok()) return parsed.status();
-    selector.rules_.push_back(*parsed);
-  }
+  selector.size_ = size;
+  HC_RETURN_IF_ERROR(selector.AddRules(rules, wire::ChosenBy::kRule));
+  HC_RETURN_IF_ERROR(selector.AddRules(table, wire::ChosenBy::kTable));
   return selector;
 }
 
-Status Selector::ParseTerm(std::string_view rule, std::string_view term, Rule* parsed) {
-  if (term.ends_with(kRanks)) {
-    const std::string_view range = term.substr(0, term.size() - kRanks.size());
-    const size_t dash = range.find('-');
-    const std::string_view high = dash == std::string_view::npos ? range : range.substr(dash + 1);
-    const bool good = ParseSize(range.substr(0, dash), &parsed->min_ranks) &&
-                      (high.empty() || ParseSize(high, &parsed->max_ranks)) &&
-                      (parsed->max_ranks < 0 || parsed->max_ranks >= parsed->min_ranks);
+Status Selector::SetTable(std::string_view table) {
+  std::erase_if(rules_, [](const Rule& rule) { return rule.kind == wire::ChosenBy::kTable; });
+  return AddRules(table, wire::ChosenBy::kTable);
+}
+
+Status Selector::AddRules(std::string_view rules, wire::ChosenBy kind) {
+  for (const std::string& part : Split(rules, ';')) {
+    const std::string_view rule = Trim(part);
+    if (rule.empty()) continue;
+    StatusOr<Rule> parsed = ParseRule(rule);
+    const bool is_missing = kind == wire::ChosenBy::kTable && parsed.status().code() == StatusCode::kUnsupported;
+    if (is_missing) continue;
+    if (!parsed.ok()) return BadRule(rule, kind, parsed.status().message());
+    parsed->kind = kind;
+    rules_.push_back(*parsed);
+  }
+  return Status::Ok();
+}
+
+Status Selector::ParseTerm(std::string_view term, Rule* parsed) {
+  for (const std::string_view unit : {kRanks, kHosts}) {
+    if (!term.ends_with(unit)) continue;
+    const std::string_view numbers = term.substr(0, term.size() - unit.size());
+    const bool good = unit == kRanks ? ParseNumbers(numbers, &parsed->min_ranks, &parsed->max_ranks)
+                                     : ParseNumbers(numbers, &parsed->min_hosts, &parsed->max_hosts);
     if (good) return Status::Ok();
-    return BadRule(rule, "'" + Printable(term) + "' is not a number of ranks; write 4ranks, 2-8ranks or 16-ranks.");
+    const std::string of(unit);
+    return InvalidArgumentError("'" + Printable(term) + "' is not a number of " + of + "; write 4" + of + ", 2-8" + of +
+                                " or 16-" + of + ".");
   }
   std::vector<std::string> names;
   for (int i = 0; i < kNumDTypes; ++i) {
@@ -142,84 +172,110 @@ Status Selector::ParseTerm(std::string_view rule, std::string_view term, Rule* p
     if (names.back() == term) parsed->device = i;
   }
   const bool known = std::ranges::find(names, term) != names.end();
-  return known ? Status::Ok() : BadRule(rule, Unknown("element type or device", term, names));
+  return known ? Status::Ok() : InvalidArgumentError(Unknown("element type or device", term, names));
 }
 
-std::string Selector::ParseTarget(std::string_view text, Rule* parsed) const {
+std::string Selector::ParseTarget(std::string_view text, Target* target) const {
   const size_t slash = text.find('/');
   const std::string_view backend_name = Trim(text.substr(0, slash));
   const auto backend = std::ranges::find(backends_, backend_name, &BackendTraits::name);
   if (backend == backends_.end()) return Unknown("backend", backend_name, BackendNames(backends_)) + note_;
-  parsed->backend = static_cast<uint8_t>(backend - backends_.begin());
+  *target = {static_cast<uint8_t>(backend - backends_.begin()), 0};
   if (slash == std::string_view::npos) return {};
   const std::string_view algorithm_name = Trim(text.substr(slash + 1));
   const auto algorithm = std::ranges::find(backend->algorithms, algorithm_name);
   if (algorithm == backend->algorithms.end()) {
     return Unknown("algorithm of backend " + backend->name, algorithm_name, backend->algorithms);
   }
-  parsed->algorithm = static_cast<uint8_t>(algorithm - backend->algorithms.begin());
+  target->algorithm = static_cast<uint8_t>(algorithm - backend->algorithms.begin());
   return {};
 }
 
-StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule) const {
-  const size_t equals = rule.find('=');
-  if (equals == std::string_view::npos) return BadRule(rule, "write " + std::string(kForm) + ".");
-  const std::string_view left = Trim(rule.substr(0, equals));
-  const std::string_view right = Trim(rule.substr(equals + 1));
-  Rule parsed;
-  const size_t colon = left.find(':');
-  std::string_view terms = left.substr(0, colon);
+Status Selector::ParseCondition(std::string_view text, Rule* parsed) {
+  const size_t colon = text.find(':');
+  std::string_view terms = text.substr(0, colon);
   size_t comma = terms.find(',');
-  HC_RETURN_IF_ERROR(ParseOp(rule, Trim(terms.substr(0, comma)), &parsed.op));
+  HC_RETURN_IF_ERROR(ParseOp(Trim(terms.substr(0, comma)), &parsed->op));
   while (comma != std::string_view::npos) {
     terms.remove_prefix(comma + 1);
     comma = terms.find(',');
-    HC_RETURN_IF_ERROR(ParseTerm(rule, Trim(terms.substr(0, comma)), &parsed));
+    HC_RETURN_IF_ERROR(ParseTerm(Trim(terms.substr(0, comma)), parsed));
   }
-  if (colon != std::string_view::npos) {
-    HC_RETURN_IF_ERROR(ParseRange(rule, Trim(left.substr(colon + 1)), parsed.op, &parsed.low, &parsed.high));
+  if (colon == std::string_view::npos) return Status::Ok();
+  return ParseRange(Trim(text.substr(colon + 1)), parsed->op, &parsed->low, &parsed->high);
+}
+
+// kUnsupported if the target is not here.
+StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule) const {
+  const size_t equals = rule.find('=');
+  if (equals == std::string_view::npos) return InvalidArgumentError("write " + std::string(kForm) + ".");
+  Rule parsed;
+  HC_RETURN_IF_ERROR(ParseCondition(Trim(rule.substr(0, equals)), &parsed));
+  if (const std::string wrong = ParseTarget(Trim(rule.substr(equals + 1)), &parsed.target); !wrong.empty())
+    return Status(StatusCode::kUnsupported, wrong);
+  const BackendTraits& backend = backends_[parsed.target.backend];
+  if (parsed.op < 0 || HasBit(backend.ops, parsed.op)) return parsed;
+  return Status(StatusCode::kUnsupported, "backend " + backend.name + " does not run " +
+                                              std::string(wire::OpName(static_cast<wire::Op>(parsed.op))) + ".");
+}
+
+bool Selector::Can(const Target& target, const wire::Signature& signature) const {
+  const BackendTraits& backend = backends_[target.backend];
+  const auto has_type = [&](const wire::TensorMeta& tensor) {
+    return HasBit(backend.dtypes, static_cast<int>(tensor.dtype));
+  };
+  // A barrier has no tensors, so it is of no device.
+  const bool reaches = signature.tensors.empty() ? backend.device_classes != 0
+                                                 : HasBit(backend.device_classes, static_cast<int>(signature.device_class));
+  return HasBit(backend.ops, static_cast<int>(signature.op)) && reaches && size_.ranks >= backend.min_ranks &&
+         size_.ranks <= backend.max_ranks && std::ranges::all_of(signature.tensors, has_type);
+}
+
+std::vector<Selector::Target> Selector::Asked(const wire::Signature& signature, std::string* wrong) const {
+  std::vector<Target> asked;
+  for (const std::string& name : Split(signature.backend, '|')) {
+    *wrong = ParseTarget(name, &asked.emplace_back());
+    if (!wrong->empty()) break;
   }
-  if (const std::string wrong = ParseTarget(right, &parsed); !wrong.empty()) return BadRule(rule, wrong);
-  const BackendTraits& backend = backends_[parsed.backend];
-  if (parsed.op >= 0 && (backend.ops >> parsed.op & 1) == 0) {
-    return BadRule(rule, "backend " + backend.name + " does not run " +
-                             std::string(wire::OpName(static_cast<wire::Op>(parsed.op))) + ".");
-  }
-  return parsed;
+  return asked;
 }
 
 StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_t bytes) const {
-  const auto can = [&](const BackendTraits& backend) {
-    return Can(backend, signature.op, signature.device_class, ranks_);
+  // Each backend has one lane, with the backend's index.
+  const auto choice = [](const Target& target, wire::ChosenBy by) {
+    return wire::Choice{target.backend, target.algorithm, target.backend, by};
   };
-  const auto choice = [](size_t backend, uint8_t algorithm) {
-    // Each backend has one lane, with the backend's index.
-    return wire::Choice{static_cast<uint8_t>(backend), algorithm, static_cast<uint16_t>(backend)};
-  };
-  if (!signature.backend.empty()) {
-    Rule asked;
-    if (const std::string wrong = ParseTarget(signature.backend, &asked); !wrong.empty()) {
-      return Status(StatusCode::kUnsupported, Describe(signature) + ": " + wrong);
-    }
-    // A barrier has no tensors, so it is of no device.
-    wire::DeviceClass device = signature.device_class;
-    if (signature.tensors.empty()) device = SomeDeviceOf(backends_[asked.backend]);
-    if (Can(backends_[asked.backend], signature.op, device, ranks_)) return choice(asked.backend, asked.algorithm);
-    return Unsupported(signature);
+  std::vector<Target> candidates;
+  const bool names_any = !signature.backend.empty();
+  if (names_any) {
+    std::string wrong;
+    candidates = Asked(signature, &wrong);
+    if (!wrong.empty()) return Status(StatusCode::kUnsupported, Describe(signature) + ": " + wrong);
+  } else {
+    for (size_t i = 0; i < backends_.size(); ++i) candidates.push_back({static_cast<uint8_t>(i), 0});
   }
+  std::erase_if(candidates, [&](const Target& target) { return !Can(target, signature); });
+  if (candidates.empty()) return Unsupported(signature);
+  const bool is_named = names_any && signature.backend.find('|') == std::string::npos;
+  if (is_named) return choice(candidates.front(), wire::ChosenBy::kCall);
+  const auto is_candidate = [&](const Rule& rule) {
+    return std::ranges::find(candidates, rule.target.backend, &Target::backend) != candidates.end();
+  };
   for (const Rule& rule : rules_) {
-    if (Applies(rule, signature, bytes) && can(backends_[rule.backend])) return choice(rule.backend, rule.algorithm);
+    if (Applies(rule, signature, bytes) && is_candidate(rule)) return choice(rule.target, rule.kind);
   }
-  const auto first = std::ranges::find_if(backends_, can);
-  if (first == backends_.end()) return Unsupported(signature);
-  return choice(static_cast<size_t>(first - backends_.begin()), 0);
+  return choice(candidates.front(), wire::ChosenBy::kOrder);
 }
 
 bool Selector::Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const {
+  const auto within = [](int64_t number, int64_t low, int64_t high) {
+    return number >= low && (high < 0 || number <= high);
+  };
   const wire::Op op = signature.op;
   if (rule.op >= 0 && rule.op != static_cast<int>(op)) return false;
   if (rule.device >= 0 && rule.device != static_cast<int>(signature.device_class)) return false;
-  if (ranks_ < rule.min_ranks || (rule.max_ranks >= 0 && ranks_ > rule.max_ranks)) return false;
+  if (!within(size_.ranks, rule.min_ranks, rule.max_ranks) || !within(size_.hosts, rule.min_hosts, rule.max_hosts))
+    return false;
   const auto is_of_type = [&](const wire::TensorMeta& tensor) { return rule.dtype == static_cast<int>(tensor.dtype); };
   if (rule.dtype >= 0 && !std::ranges::all_of(signature.tensors, is_of_type)) return false;
   const bool by_size = rule.low > 0 || rule.high >= 0;
@@ -231,15 +287,19 @@ Status Selector::Unsupported(const wire::Signature& signature) const {
   const std::vector<std::string> names = BackendNames(backends_);
   const std::string who =
       signature.backend.empty() ? "no backend runs " : "backend '" + Printable(signature.backend) + "' does not run ";
-  return {StatusCode::kUnsupported, Describe(signature) + ": " + who + std::string(OpName(signature.op)) + " on " +
-                                        std::string(DeviceClassName(signature.device_class)) + " tensors with " +
-                                        std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks") +
+  const std::string type =
+      signature.tensors.empty() ? "" : " of " + std::string(DTypeName(signature.tensors.front().dtype));
+  return {StatusCode::kUnsupported, Describe(signature) + ": " + who + std::string(OpName(signature.op)) + type +
+                                        " on " + std::string(DeviceClassName(signature.device_class)) +
+                                        " tensors with " + std::to_string(size_.ranks) +
+                                        (size_.ranks == 1 ? " rank" : " ranks") +
                                         ". Backends here: " + (names.empty() ? "none" : Join(names, ", ")) + "."};
 }
 
 uint64_t Selector::Hash() const {
   Hasher hash;
-  hash.Add(static_cast<uint64_t>(ranks_));
+  hash.Add(static_cast<uint64_t>(size_.ranks));
+  hash.Add(static_cast<uint64_t>(size_.hosts));
   for (const BackendTraits& backend : backends_) {
     hash.Add(backend.name);
     hash.Add(backend.ops);
@@ -248,6 +308,7 @@ uint64_t Selector::Hash() const {
     hash.Add(static_cast<uint64_t>(backend.max_ranks));
     for (const std::string& algorithm : backend.algorithms) hash.Add(algorithm);
     hash.Add(backend.plain_fold ? 1 : 0);
+    hash.Add(backend.dtypes);
   }
   hash.Add(backends_.size());
   for (const Rule& rule : rules_) {
@@ -256,9 +317,12 @@ uint64_t Selector::Hash() const {
     hash.Add(static_cast<uint64_t>(static_cast<int64_t>(rule.device)));
     hash.Add(static_cast<uint64_t>(rule.min_ranks));
     hash.Add(static_cast<uint64_t>(rule.max_ranks));
+    hash.Add(static_cast<uint64_t>(rule.min_hosts));
+    hash.Add(static_cast<uint64_t>(rule.max_hosts));
     hash.Add(static_cast<uint64_t>(rule.low));
     hash.Add(static_cast<uint64_t>(rule.high));
-    hash.Add(static_cast<uint64_t>(rule.backend) << 8 | rule.algorithm);
+    hash.Add(static_cast<uint64_t>(rule.target.backend) << 8 | rule.target.algorithm);
+    hash.Add(static_cast<uint64_t>(rule.kind));
   }
   return hash.value();
 }
@@ -269,16 +333,13 @@ std::string Selector::ToString() const {
     text += rule.op < 0 ? "*" : std::string(OpName(static_cast<wire::Op>(rule.op)));
     if (rule.dtype >= 0) text += "," + std::string(DTypeName(static_cast<DType>(rule.dtype)));
     if (rule.device >= 0) text += "," + std::string(DeviceClassName(static_cast<wire::DeviceClass>(rule.device)));
-    if (rule.min_ranks > 1 || rule.max_ranks >= 0) {
-      text += "," + std::to_string(rule.min_ranks) + "-" + (rule.max_ranks < 0 ? "" : std::to_string(rule.max_ranks)) +
-              std::string(kRanks);
-    }
+    text += NumbersText(rule.min_ranks, rule.max_ranks, kRanks) + NumbersText(rule.min_hosts, rule.max_hosts, kHosts);
     if (rule.low > 0 || rule.high >= 0) {
       text += ":" + std::to_string(rule.low) + "-" + (rule.high < 0 ? "" : std::to_string(rule.high));
     }
-    const BackendTraits& backend = backends_[rule.backend];
+    const BackendTraits& backend = backends_[rule.target.backend];
     text += "=" + backend.name;
-    if (rule.algorithm < backend.algorithms.size()) text += "/" + backend.algorithms[rule.algorithm];
+    if (rule.target.algorithm < backend.algorithms.size()) text += "/" + backend.algorithms[rule.target.algorithm];
     text += "\n";
   }
   for (size_t i = 0; i < backends_.size(); ++i) text += "default " + std::to_string(i) + "=" + backends_[i].name + "\n";

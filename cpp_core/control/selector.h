@@ -1,12 +1,15 @@
 // Rules that choose the backend and algorithm of an operation from its op, dtype, device class, number of ranks and
-// bytes. Pure data: equal tables make equal choices. Ranks compare Hash(), together with the cache hash, in every
-// round.
+// hosts, and bytes. Pure data: equal tables make equal choices. Ranks compare Hash(), together with the cache hash, in
+// every round.
 //
-// Syntax of an override: `op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]`, separated by semicolons. `*` is
-// any op. A device is a device class. Ranks are the number of ranks in the process set, such as 4ranks, 2-8ranks or
-// 16-ranks. Sizes are bytes and take k, m, g (powers of 1024); `high` may be empty. Example:
-// "allreduce,float16,2-8ranks:0-64k=shm;allreduce=mpi". Ops whose sizes differ by rank (allgather, alltoall, gather,
-// scatter) take no size range: kInvalidArgument. A lane belongs to a backend and cannot be chosen separately.
+// Syntax of a rule: `op[,dtype][,device][,ranks][,hosts][:low-high]=backend[/algorithm]`, separated by semicolons. `*`
+// is any op. A device is a device class. Ranks are the number of ranks in the process set, such as 4ranks, 2-8ranks or
+// 16-ranks, and hosts that of their hosts, such as 1hosts. Sizes are bytes and take k, m, g (powers of 1024); `high` may
+// be empty. Example: "allreduce,float16,2-8ranks:0-64k=shm;allreduce=mpi". Ops whose sizes differ by rank (allgather,
+// alltoall, gather, scatter) take no size range: kInvalidArgument.
+//
+// The rules that a user or a program gives come first; those of a tuning table follow. The rules of a table are advice:
+// one for a backend or an algorithm that is not here is left out.
 #pragma once
 
 #include <cstdint>
@@ -32,42 +35,66 @@ struct BackendTraits {
   // True if an allreduce by the default algorithm is data::Fold over the ranks' tensors, in rank order, so that any
   // rank that has all ranks' tensors can compute the result by itself.
   bool plain_fold = false;
+  uint32_t dtypes = ~0u;  // bit per DType
+};
+
+std::vector<std::string> OperationsOf(const BackendTraits& backend);
+
+// The ranks of a process set, and their hosts.
+struct SetSize {
+  int ranks = 1;
+  int hosts = 1;
 };
 
 class Selector {
  public:
   Selector() = default;
-  // `note` is appended to the error for an unknown backend.
-  static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, int ranks, std::string_view overrides,
-                                  std::string note = {});
+  // `rules` are the user's and those of programs, `table` those of a tuning table. `note` is appended to the error for
+  // an unknown backend.
+  static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, SetSize size, std::string_view rules,
+                                  std::string_view table = {}, std::string note = {});
 
-  // Chooses the backend that the signature names, as backend[/algorithm]; otherwise that of the first rule that applies
-  // and whose backend can run the operation; otherwise the first backend that can. kUnsupported if none can; the error
+  // Chooses the backend that the signature names, as backend[/algorithm]. The signature may name several, separated by
+  // `|`; then, and if it names none, the choice is that of the first rule that applies and whose backend is named and
+  // can run the operation; otherwise the first one named, or of all, that can. kUnsupported if none can; the error
   // names the request and the known backends. `bytes` is ignored for ops whose sizes differ by rank.
   StatusOr<wire::Choice> Choose(const wire::Signature& signature, int64_t bytes) const;
   uint64_t Hash() const;
   std::string ToString() const;  // the table, one rule a line
   const std::vector<BackendTraits>& backends() const { return backends_; }
+  // Replaces the rules of the tuning table.
+  Status SetTable(std::string_view table);
 
  private:
+  struct Target {
+    uint8_t backend = 0, algorithm = 0;
+  };
   struct Rule {
     int op = -1;  // -1: any, as for dtype and device
     int dtype = -1, device = -1;
     int64_t min_ranks = 1, max_ranks = -1;  // number of ranks; max_ranks < 0: no limit
-    int64_t low = 0, high = -1;             // bytes, [low, high); high < 0: no limit
-    uint8_t backend = 0, algorithm = 0;
+    int64_t min_hosts = 1, max_hosts = -1;
+    int64_t low = 0, high = -1;  // bytes, [low, high); high < 0: no limit
+    Target target;
+    wire::ChosenBy kind = wire::ChosenBy::kRule;
   };
   // Parses backend[/algorithm]. Returns the error text; empty if the text is valid.
-  std::string ParseTarget(std::string_view text, Rule* parsed) const;
+  std::string ParseTarget(std::string_view text, Target* target) const;
+  // Parses what is left of the equals sign.
+  static Status ParseCondition(std::string_view text, Rule* parsed);
+  static Status ParseTerm(std::string_view term, Rule* parsed);
   StatusOr<Rule> ParseRule(std::string_view rule) const;
-  static Status ParseTerm(std::string_view rule, std::string_view term, Rule* parsed);
+  Status AddRules(std::string_view rules, wire::ChosenBy kind);
+  // The targets that the signature names, in its order; the error text goes to *wrong.
+  std::vector<Target> Asked(const wire::Signature& signature, std::string* wrong) const;
+  bool Can(const Target& target, const wire::Signature& signature) const;
   bool Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const;
   Status Unsupported(const wire::Signature& signature) const;
 
   std::vector<BackendTraits> backends_;
-  std::vector<Rule> rules_;
+  std::vector<Rule> rules_;  // those of a table last
   std::string note_;
-  int ranks_ = 1;  // in the process set
+  SetSize size_;
 };
 
 }  // namespace horocache::control

@@ -53,6 +53,7 @@ class Event {
 // scatter, uneven reducescatter).
 struct VariableOutput {
   std::function<StatusOr<std::byte*>(int64_t bytes)> allocate;  // called once, unless a device has the result
+  bool keeps_gaps = false;  // elements that no part covers keep their values, and are not set to zero
   std::vector<int64_t> rows;                                    // filled by the backend: rows received from each rank
   std::shared_ptr<cuda::DeviceBuffer> on_device;                // the result, if a device has it
 };
@@ -89,6 +90,8 @@ struct Collective {
   std::vector<int64_t> receive_starts;  // allgather, alltoall, gather at the root: row of the result at which each
                                         // rank's part begins; uncovered rows are zero; empty: one after the other
   VariableOutput* output = nullptr;
+  // The result, of which the gaps between the parts are to be set to zero; null: they keep their values.
+  std::byte* ZeroedIn(std::byte* result) const { return output != nullptr && output->keeps_gaps ? nullptr : result; }
   // Ranks that have joined and so have no data: folds leave them out, they send no rows, and rows for them are dropped.
   // Equal on all ranks.
   std::vector<int32_t> joined;

@@ -20,7 +20,7 @@ constexpr size_t kMostRecords = 1 << 18;    // most records in the queue; later 
 
 Status Timeline::Start(const std::string& path, bool mark_rounds, const TimelineHeader& header) {
   MutexLock control(control_mutex_);
-  if (on()) return InvalidArgumentError("the timeline is on already; stop it first");
+  if (on_) return InvalidArgumentError("the timeline is on already; stop it first");
   EndThread();  // of a timeline that an error has stopped
   if (ended_.load() == 0) {
     return InvalidArgumentError("the file of the timeline before this one is on a file system that does not answer");
@@ -85,6 +85,8 @@ bool Timeline::Full() {
 }
 
 void Timeline::Add(const OperationTrace& trace) {
+  if (log_.on()) log_.Add(trace);
+  if (!on_.load(std::memory_order_relaxed)) return;
   MutexLock lock(queue_mutex_);
   if (Full()) return;
   const std::array<std::string_view, 4> texts = {trace.name, trace.op, trace.backend, trace.error};

@@ -10,6 +10,8 @@
 // Times are those of CLOCK_MONOTONIC, which the processes of a host share. The file tells by how much they differ from
 // the times of rank 0's host.
 //
+// The same records go to the operation log, if the program has started one.
+//
 // Threads: the driving thread calls Add and MarkRound, any thread the other functions.
 #pragma once
 
@@ -24,6 +26,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "observe/operation_log.h"
 #include "observe/trace_file.h"
 #include "observe/trace_text.h"
 
@@ -47,11 +50,13 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   Status Start(const std::string& path, bool mark_rounds, const TimelineHeader& header) HC_EXCLUDES(control_mutex_);
   // Writes the remaining records and ends the file; gives up after `patience_ns`. False if the timeline was not on.
   bool Stop() HC_EXCLUDES(control_mutex_);
-  bool on() const { return on_.load(std::memory_order_relaxed); }
+  // True if Add has a use for records.
+  bool on() const { return on_.load(std::memory_order_relaxed) || log_.on(); }
   bool marks_rounds() const { return marks_rounds_.load(std::memory_order_relaxed); }
 
   void Add(const OperationTrace& trace) HC_EXCLUDES(queue_mutex_);
   void MarkRound(uint32_t process_set, uint64_t round, int64_t now_ns) HC_EXCLUDES(queue_mutex_);
+  OperationLog& log() { return log_; }
   // For the child of a fork. No other function may be called afterwards.
   void CloseInChild() HC_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -83,7 +88,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   const std::function<void(const std::string&)> warn_;
   const int64_t patience_ns_;
-  std::atomic<bool> on_{false}, marks_rounds_{false};
+  std::atomic<bool> on_{false}, marks_rounds_{false};  // true if the file is on
+  OperationLog log_;
 
   Mutex queue_mutex_;
   Batch queue_ HC_GUARDED_BY(queue_mutex_);

@@ -22,6 +22,8 @@ struct OperationTrace {
   std::string_view op;       // such as "allreduce"
   std::string_view backend;  // such as "shm"; empty if nothing ran
   std::string_view error;    // empty if the operation succeeded
+  // For the operation log alone. Empty: the operation has none, or nothing ran.
+  std::string_view reduce_op, dtype, algorithm, chosen_by, layers;
   uint32_t process_set = 0;
   int32_t tensors = 1;
   int64_t bytes = 0;

@@ -277,6 +277,34 @@ std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& ar
   return runtimes;
 }
 
+std::vector<std::tuple<std::string, std::vector<std::string>, std::vector<std::string>>> BackendsOf(
+    const PyRuntime& self, uint32_t process_set) {
+  std::vector<std::tuple<std::string, std::vector<std::string>, std::vector<std::string>>> backends;
+  for (const control::BackendTraits& backend : self.Known().Backends(process_set))
+    backends.emplace_back(backend.name, backend.algorithms, control::OperationsOf(backend));
+  return backends;
+}
+
+void LogOperations(PyRuntime& self, size_t capacity) {
+  if (capacity == 0) {
+    self.Get().log().Stop();
+  } else {
+    self.Get().log().Start(capacity);
+  }
+}
+
+// Returns the records as tuples, in the order of hc_record's members, and the number of those that were lost.
+py::tuple TakeLog(PyRuntime& self) {
+  uint64_t lost = 0;
+  py::list records;
+  for (observe::OperationRecord& one : self.Get().log().Take(&lost)) {
+    records.append(py::make_tuple(one.name, one.op, one.reduce_op, one.dtype, one.backend, one.algorithm, one.chosen_by,
+                                  one.layers, one.error, one.process_set, one.tensors, one.bytes, one.sequence,
+                                  one.fused, one.peer, one.submitted_ns, one.agreed_ns, one.started_ns, one.ended_ns));
+  }
+  return py::make_tuple(records, lost);
+}
+
 using RankLists = std::vector<std::vector<int>>;
 
 void AddEnds(py::class_<PyRuntime>* runtime) {
@@ -309,9 +337,10 @@ void BindRuntime(py::module_& module) {
   AddFastMethods(runtime);
   AddEnds(&runtime);
   runtime
-      .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>, std::string_view>(),
+      .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>, std::string_view, std::string>(),
            py::arg("arguments") = Texts(), py::arg("epoch") = 0, py::arg("process_sets") = RankLists(),
-           py::arg("communicator") = 0, py::arg("ranks") = std::vector<int>(), py::arg("programs") = "")
+           py::arg("communicator") = 0, py::arg("ranks") = std::vector<int>(), py::arg("programs") = "",
+           py::arg("tuning") = "")
       .def_property_readonly("rank", identity(&net::Identity::rank))
       .def_property_readonly("size", identity(&net::Identity::size))
       .def_property_readonly("local_rank", identity(&net::Identity::local_rank))
@@ -351,6 +380,18 @@ void BindRuntime(py::module_& module) {
       .def(
           "count_bytes_into_views", [](PyRuntime& self, uint64_t bytes) { self.Get().CountBytesIntoViews(bytes); },
           py::arg("size"))
+      .def("backends", &BackendsOf, py::arg("process_set"))
+      .def(
+          "configure", [](PyRuntime& self, const std::string& settings) { ThrowIfError(self.Get().Configure(settings)); },
+          py::arg("settings"))
+      .def_property_readonly("settings_changes", [](const PyRuntime& self) { return self.Known().settings_changes(); })
+      .def("settings",
+           [](const PyRuntime& self) {
+             const runtime::Runtime::AppliedSettings settings = self.Known().settings();
+             return std::tuple(settings.changes, settings.note);
+           })
+      .def("log_operations", &LogOperations, py::arg("capacity"))
+      .def("take_log", &TakeLog)
       .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
   module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),

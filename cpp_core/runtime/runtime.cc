@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "control/selector.h"
+#include "control/settings.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
 #include "net/mpi/mpi_process.h"
@@ -47,6 +48,7 @@ ProgressConfig ProgressConfigFor(const Knobs& knobs, const net::Identity& identi
   out.yield_ns = Nanoseconds(knobs.yield_us, kNsPerUs);
   out.spare_core = identity.local_size < UsableCores();
   out.linger_ns = Nanoseconds(knobs.cycle_time, kNsPerMs);
+  out.full_bytes = knobs.fusion_threshold;
   out.waiter_drives = knobs.waiter_drives;
   return out;
 }
@@ -81,7 +83,10 @@ Status WithoutNccl(const Status& failed, const Status& why) {
 
 StatusOr<Job> Assemble(const RuntimeConfig& config, const JobConfig& job_config) {
   try {
-    return config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
+    if (config.arena == nullptr) return AssembleJob(job_config);
+    Job job = JobInProcess(config.identity, config.arena);
+    job.tuning = config.tuning;
+    return job;
   } catch (const std::system_error& error) {
     return NoThreadError(error);
   }
@@ -102,12 +107,16 @@ Status CheckRows(const Operation& operation) {
 
 }  // namespace
 
-Status CheckKnobs(const Knobs& knobs, const program::Library* programs) {
+Status CheckKnobs(const Knobs& knobs, const program::Library* programs, const std::string& tuning) {
+  if (tuning.size() > net::kMaxAnnouncement) {
+    return InvalidArgumentError("the rules of the tuning table take " + std::to_string(tuning.size()) +
+                                " bytes; at most " + std::to_string(net::kMaxAnnouncement) + " are possible");
+  }
   HC_RETURN_IF_ERROR(FaultInjector::Parse(knobs.fault, 0).status());
   HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
   // Checks the rules for a set that has every backend. Rules that may name programs are checked when these are loaded.
   if (!knobs.programs.empty() && programs == nullptr) return Status::Ok();
-  return SelectorFor(knobs, 1, {.shm = true, .mpi = true, .nccl = knobs.nccl != "off"}, programs).status();
+  return SelectorFor(knobs, {1}, {.shm = true, .mpi = true, .nccl = knobs.nccl != "off"}, programs, tuning).status();
 }
 
 Runtime::Runtime(RuntimeConfig config, Job job)
@@ -141,7 +150,7 @@ Status Runtime::CheckPrograms() const {
 }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
-  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get()));  // before this rank contacts others
+  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get(), config.tuning));  // before this rank contacts others
   bool interrupted = false;
   const auto check = [&]() -> Status {
     interrupted = interrupted || (go_on && !go_on());
@@ -218,8 +227,8 @@ JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
   if (config.programs != nullptr) agree += "programs=" + config.programs->Summary() + "\n";
   const std::string nccl = config.nccl == nullptr ? "none" : cuda::Nccl::VersionText(config.nccl->version());
   agree += std::string(kNcclLine) + "=" + nccl + "\n";
-  return {config.knobs,        config.identity, config.epoch,          config.version,        agree,
-          config.communicator, config.ranks,    config.programs.get(), config.nccl != nullptr};
+  return {config.knobs, config.identity,       config.epoch,           config.version, agree, config.communicator,
+          config.ranks, config.programs.get(), config.nccl != nullptr, config.tuning};
 }
 
 // Makes the engine for messages. Ranks of this host are reached through shared memory, other ranks over MPI.
@@ -266,8 +275,56 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMember
       return block == nullptr ? nullptr : std::shared_ptr<std::byte>(block, block->memory().data());
     };
   }
-  return MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
-                 {devices_, config_.nccl});
+  const uint32_t number = membership.process_set;
+  StatusOr<SetParts> parts = MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
+                                     {devices_, config_.nccl}, job_.tuning);
+  if (!parts.ok()) return parts;
+  const MutexLock lock(settings_mutex_);
+  selectors_.insert_or_assign(number, parts->controller->config().selector);
+  return parts;
+}
+
+std::vector<control::BackendTraits> Runtime::Backends(uint32_t process_set) const {
+  const MutexLock lock(settings_mutex_);
+  const auto found = selectors_.find(process_set);
+  if (found == selectors_.end() || sets_.OpenRanks(process_set).empty()) return {};
+  return found->second.backends();
+}
+
+// ---- settings
+
+Status Runtime::Configure(const std::string& text) {
+  if (!alive_) return {StatusCode::kShutDown, "horocache has been shut down on this rank; call init() again."};
+  if (job_.identity.rank != 0) {
+    return InvalidArgumentError("rank " + std::to_string(job_.identity.rank) +
+                                " cannot change the settings of the job; call it on rank 0");
+  }
+  const StatusOr<control::Settings> settings = control::ParseSettings(text);
+  if (!settings.ok()) return settings.status();
+  if (settings->table) {
+    const MutexLock lock(settings_mutex_);
+    HC_RETURN_IF_ERROR(control::Selector(selectors_.at(0)).SetTable(*settings->table));
+  }
+  engine_->Configure(text);
+  return Status::Ok();
+}
+
+Runtime::AppliedSettings Runtime::settings() const {
+  const MutexLock lock(settings_mutex_);
+  return settings_;
+}
+
+// Called by the driving thread.
+void Runtime::OnSettings(const std::string& text) {
+  const StatusOr<control::Settings> settings = control::ParseSettings(text);
+  if (settings->cycle_time_ns) engine_->SetLinger(*settings->cycle_time_ns);
+  if (settings->fusion_threshold_bytes) engine_->SetFullBytes(*settings->fusion_threshold_bytes);
+  {
+    const MutexLock lock(settings_mutex_);
+    ++settings_.changes;
+    if (settings->note) settings_.note = *settings->note;
+  }
+  settings_changes_.fetch_add(1);
 }
 
 // The parts of the progress engine that need no other rank.
@@ -290,6 +347,8 @@ void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
   parts->on_end = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
     if (why.code() == StatusCode::kPeerLost) arena->NoteJobLost(own, why.code(), why.message());
   };
+  // Those of other sets than that of all ranks do not change.
+  parts->on_settings = [this](uint32_t, const std::string& text) { OnSettings(text); };
   parts->on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
   parts->on_operation_abandoned = [heap = heap_] {
     if (heap != nullptr) heap->Close();
@@ -394,7 +453,9 @@ Status Runtime::Check(const Operation& operation) const {
   }
   HC_RETURN_IF_ERROR(CheckRows(operation));
   HC_RETURN_IF_ERROR(CheckDevice(operation));
-  const bool has_result = signature.op != wire::Op::kReduce || signature.root == sets_.RankIn(set, job_.identity.rank);
+  const bool to_root = signature.op == wire::Op::kReduce || signature.op == wire::Op::kGather;
+  const bool has_result = !to_root || signature.root == sets_.RankIn(set, job_.identity.rank);
+  HC_RETURN_IF_ERROR(CheckResults(operation, has_result));
   if (!control::Fuses(signature.op) || !has_result) return Status::Ok();
   const auto lost = [](const TensorArgument& tensor) { return tensor.output == nullptr && tensor.count > 0; };
   if (std::ranges::any_of(operation.tensors, lost)) {
@@ -473,7 +534,8 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
     return status;
   }
   const bool wake = (first || message) && !(wait_follows && config_.knobs.waiter_drives);
-  if (const Status fault = engine_->NoteSubmission(wake, message); !fault.ok()) engine_->Abort(fault.message());
+  const Status fault = engine_->NoteSubmission(wake, message, operation->bytes);
+  if (!fault.ok()) engine_->Abort(fault.message());
   return Status::Ok();
 }
 

@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/ticker.h"
+#include "control/selector.h"
 #include "cuda/device.h"
 #include "cuda/nccl.h"
 #include "net/bootstrap/bootstrap.h"
@@ -58,6 +59,8 @@ struct RuntimeConfig {
   std::vector<int> ranks = {};
   std::shared_ptr<const program::Library> programs = nullptr;  // null: none
   std::shared_ptr<const cuda::Nccl> nccl = nullptr;            // found by Start; null: this rank has none
+  // Selector rules of a tuning table; rank 0's are used on all ranks.
+  std::string tuning = {};
   std::function<void()> on_freed = [] {};                      // see OperationTable::Callbacks
 };
 
@@ -66,7 +69,7 @@ struct RuntimeConfig {
 std::string TimelinePath(const std::string& path, int rank);
 
 // Returns kInvalidArgument for errors that Knobs::Parse cannot detect, in selector rules, faults and kernels.
-Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr);
+Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr, const std::string& tuning = {});
 
 class Runtime {
  public:
@@ -119,6 +122,19 @@ class Runtime {
   bool IsShared(const std::byte* memory) { return heap_ != nullptr && heap_->Find(memory) != nullptr; }
   void TakeOwners(std::vector<void*>* owners) { table_.TakeOwners(owners); }
 
+  // The backends of an open process set, in the order of preference; empty if this rank has no such set.
+  std::vector<control::BackendTraits> Backends(uint32_t process_set) const HC_EXCLUDES(settings_mutex_);
+
+  // ---- settings of the set of all ranks, see Note [Settings change in one round] in control/settings.h
+  // Rank 0 changes settings on all ranks, soon. kInvalidArgument on another rank, or for a bad text.
+  Status Configure(const std::string& text) HC_EXCLUDES(settings_mutex_);
+  struct AppliedSettings {
+    uint64_t changes = 0;  // how often this rank has changed its settings
+    std::string note;      // the last one
+  };
+  AppliedSettings settings() const HC_EXCLUDES(settings_mutex_);
+  uint64_t settings_changes() const { return settings_changes_.load(); }
+
   // The ranks of an open process set; empty if there is none with that number.
   std::vector<int> RanksOf(uint32_t number) const { return sets_.OpenRanks(number); }
 
@@ -145,6 +161,8 @@ class Runtime {
   // timeline is being written already, or if the file cannot be written.
   Status StartTimeline(const std::string& path, bool mark_rounds);
   void StopTimeline() { timeline_->Stop(); }
+  // The list of completed operations, for the program.
+  observe::OperationLog& log() const { return timeline_->log(); }
   // Enables stacks of the program's threads in stall reports and dumps. Frames of files below `own_folder` count as
   // this library's.
   Status WatchStacks(const StackSource& source, const std::string& own_folder) HC_EXCLUDES(stacks_mutex_);
@@ -194,6 +212,7 @@ class Runtime {
   void NoteUnseenFailure(const Status& why, uint32_t process_set);
   void SetCallbacks(ProgressEngine::Parts* parts);
   Status Queue(Operation* operation, bool* first);
+  void OnSettings(const std::string& text) HC_EXCLUDES(settings_mutex_);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
   Status CheckDevice(const Operation& operation) const HC_EXCLUDES(nccl_devices_mutex_);
@@ -217,6 +236,10 @@ class Runtime {
   mutable Mutex nccl_devices_mutex_;
   // The device of this rank's tensors, by process set.
   mutable std::map<uint32_t, int> nccl_devices_ HC_GUARDED_BY(nccl_devices_mutex_);
+  mutable Mutex settings_mutex_;
+  std::map<uint32_t, control::Selector> selectors_ HC_GUARDED_BY(settings_mutex_);  // by process set, as at its start
+  AppliedSettings settings_ HC_GUARDED_BY(settings_mutex_);
+  std::atomic<uint64_t> settings_changes_{0};
   CauseNote cause_;
   observe::FlightRecorder recorder_;
   // Of the thread of driver_watch_.

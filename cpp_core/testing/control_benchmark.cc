@@ -82,7 +82,7 @@ class Job {
 
 Status Job::Start() {
   control::BackendTraits backend{.name = "none", .ops = ~0u, .device_classes = ~0u};
-  auto selector = control::Selector::Parse({backend}, benchmark_.ranks, "");
+  auto selector = control::Selector::Parse({backend}, {benchmark_.ranks}, "");
   if (!selector.ok()) return selector.status();
   control::AgreementConfig agreement{.strategy = benchmark_.strategy, .radix = benchmark_.radix};
   for (int rank = 0; rank < benchmark_.ranks; ++rank) {

@@ -236,6 +236,7 @@ void Write(Writer& out, const Response& response) {
   out.Byte(response.choice.backend);
   out.Byte(response.choice.algorithm);
   out.Varint(response.choice.lane);
+  out.Enum(response.choice.chosen_by);
   out.Enum(response.code);
   out.Text(response.message);
   out.Signed(response.last_joined);
@@ -248,6 +249,7 @@ Response ReadResponse(Reader& in) {
   response.choice.backend = in.Byte();
   response.choice.algorithm = in.Byte();
   response.choice.lane = in.Unsigned<uint16_t>();
+  response.choice.chosen_by = in.Enum<ChosenBy>(kNumChosenBys, "unknown reason for a choice");
   response.code = in.Enum<StatusCode>(kNumStatusCodes, "unknown status");
   response.message = in.Text();
   response.last_joined = in.Signed32();
@@ -256,7 +258,7 @@ Response ReadResponse(Reader& in) {
 }
 
 constexpr size_t kLeastRequestBytes = kLeastSignatureBytes + 1;
-constexpr size_t kLeastResponseBytes = kLeastSignatureBytes + 7;
+constexpr size_t kLeastResponseBytes = kLeastSignatureBytes + 8;
 
 }  // namespace
 
@@ -319,6 +321,7 @@ void Encode(const ResponseList& list, std::string* out) {
   writer.List(list.left, write_rank);
   writer.Text(list.report);
   writer.List(list.late_ranks, write_rank);
+  writer.Text(list.settings);
   writer.Enum(list.fatal);
 }
 
@@ -337,6 +340,7 @@ StatusOr<ResponseList> DecodeResponseList(std::span<const std::byte> bytes) {
   in.List(1, &list.left, read_rank);
   list.report = in.Text();
   in.List(1, &list.late_ranks, read_rank);
+  list.settings = in.Text();
   list.fatal = in.Enum<StatusCode>(kNumStatusCodes, "unknown status");
   HC_RETURN_IF_ERROR(in.Finish("a response list"));
   return list;

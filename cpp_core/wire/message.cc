@@ -24,6 +24,11 @@ std::string_view DivideByName(DivideBy divide_by) {
   return kNames.at(static_cast<size_t>(divide_by));
 }
 
+std::string_view ChosenByName(ChosenBy chosen_by) {
+  static constexpr std::array<std::string_view, kNumChosenBys> kNames = {"order", "call", "rule", "table"};
+  return kNames.at(static_cast<size_t>(chosen_by));
+}
+
 StatusOr<DivideBy> ParseDivideBy(std::string_view name) {
   for (const DivideBy divide_by : {DivideBy::kAll, DivideBy::kActive}) {
     if (name == DivideByName(divide_by)) return divide_by;

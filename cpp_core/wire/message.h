@@ -89,6 +89,9 @@ inline bool SizesDiffer(Op op) { return TraitsOf(op).sizes_differ; }
 inline bool HasRoot(Op op) { return TraitsOf(op).has_root; }
 inline bool HasReduceOp(Op op) { return TraitsOf(op).has_reduce_op; }
 
+// True for the collectives that move rows: their results have other sizes than their tensors.
+inline bool WorksOnRows(Op op) { return TraitsOf(op).on_backends && !TraitsOf(op).fuses && op != Op::kBarrier; }
+
 // True for messages between two ranks. They take part in no round; the other rank is the signature's `root`.
 inline bool IsPointToPoint(Op op) { return op == Op::kSend || op == Op::kRecv; }
 
@@ -119,7 +122,7 @@ struct Signature {
   double postscale = 1.0;
   DivideBy divide_by = DivideBy::kAll;  // for kJoin
   std::string layers;                   // the ordered list of layers, such as "compression=fp16"; empty for none
-  std::string backend;                  // the backend that the caller asks for; empty leaves the choice to the selector
+  std::string backend;                  // the backends that the caller asks for, see Selector::Choose; empty: any
   std::string name;                     // name of the request: the tensor's name, or the group's
   std::vector<TensorMeta> tensors;
   // The reason why this rank's data cannot be used; empty if it can. It may differ between ranks, so a request with a
@@ -154,11 +157,18 @@ struct RequestList {
   bool operator==(const RequestList&) const = default;
 };
 
+// What decided how an operation runs: nothing but the order of backends, the caller, a rule of the user's or of a
+// program, or a rule of the tuning table.
+enum class ChosenBy : uint8_t { kOrder, kCall, kRule, kTable };
+inline constexpr int kNumChosenBys = 4;
+std::string_view ChosenByName(ChosenBy chosen_by);
+
 // How an agreed operation runs. The coordinator chooses it once, and the response cache keeps it.
 struct Choice {
   uint8_t backend = 0;    // index in the table of backends, whose hash is compared in every round
   uint8_t algorithm = 0;  // defined by the backend; 0 is its default
   uint16_t lane = 0;
+  ChosenBy chosen_by = ChosenBy::kOrder;  // for logs
   bool operator==(const Choice&) const = default;
 };
 
@@ -185,6 +195,7 @@ struct ResponseList {
   std::vector<int32_t> left;            // ranks that have left; the process set is closed
   std::string report;                   // for the log: a stall report or an abort; empty if there is none
   std::vector<int32_t> late_ranks;      // late ranks that are asked for their stack traces
+  std::string settings;                 // see control::Settings; empty: they stay as they are
   StatusCode fatal = StatusCode::kOk;   // not kOk: every pending operation fails with `report`
   bool operator==(const ResponseList&) const = default;
 };

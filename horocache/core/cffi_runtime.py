@@ -61,6 +61,7 @@ class Runtime:
         communicator: int = 0,
         ranks: Sequence[int] = (),
         programs: bytes = b"",
+        tuning: str = "",
     ) -> None:
         self.ffi, self.lib = load()
         self._dtypes = [self.ffi.string(self.lib.hc_dtype_name(i)).decode() for i in range(self.lib.hc_num_dtypes())]
@@ -79,6 +80,8 @@ class Runtime:
         )
         packed = self.ffi.from_buffer(programs)
         job.programs, job.programs_bytes = packed, len(programs)
+        rules = self.ffi.new("char[]", tuning.encode())
+        job.tuning = {"data": rules, "bytes": len(rules) - 1}
         out = self.ffi.new("hc_runtime**")
 
         def start(go_on: Any) -> int:
@@ -374,6 +377,51 @@ class Runtime:
         """Return the addresses of the ``hc_api`` and of this rank's ``hc_runtime``."""
         address = self.ffi.cast
         return int(address("uintptr_t", self.lib.hc_get_api())), int(address("uintptr_t", self._live()))
+
+    def backends(self, process_set: int) -> list[tuple[str, list[str], list[str]]]:
+        """Return the backends of a process set: name, algorithms with the default first, operations."""
+        out: list[tuple[str, list[str], list[str]]] = []
+
+        def add(_: Any, name: Any, *lists: Any) -> None:
+            algorithms, operations = ([each for each in self._str(one).split(",") if each] for one in lists)
+            out.append((self._str(name), algorithms, operations))
+
+        visit = self.ffi.callback("void(void*, const char*, const char*, const char*)", add)
+        self.lib.hc_backends(self._live(), process_set, visit, self.ffi.NULL)
+        return out
+
+    def configure(self, settings: str) -> None:
+        """On rank 0: change settings on all ranks in one round; see hc_configure in ``hc.h``."""
+        self._check(self.lib.hc_configure(self._live(), settings.encode(), self._error))
+
+    @property
+    def settings_changes(self) -> int:
+        """How often this rank has changed its settings."""
+        return int(self.lib.hc_settings(self._live(), self.ffi.NULL, self.ffi.NULL))
+
+    def settings(self) -> tuple[int, str]:
+        """Return how often this rank has changed its settings, and the last note."""
+        notes: list[str] = []
+        visit = self.ffi.callback("void(void*, const char*)", lambda _, note: notes.append(self._str(note)))
+        changes = self.lib.hc_settings(self._live(), visit, self.ffi.NULL)
+        return int(changes), notes[0]
+
+    def log_operations(self, capacity: int) -> None:
+        """Begin to list completed operations, at most ``capacity``; 0 ends the list."""
+        self.lib.hc_log_operations(self._live(), capacity)
+
+    def take_log(self) -> tuple[list[tuple[Any, ...]], int]:
+        """Return the operations listed since the last call, as hc_record's members, and how many were lost."""
+        members = [name for name, _ in self.ffi.typeof("hc_record").fields]
+        out: list[tuple[Any, ...]] = []
+
+        def add(_: Any, record: Any) -> None:
+            values = (getattr(record, name) for name in members)
+            out.append(tuple(value if isinstance(value, int) else self._str(value) for value in values))
+
+        visit = self.ffi.callback("void(void*, const hc_record*)", add)
+        lost = self.lib.hc_take_log(self._live(), visit, self.ffi.NULL)
+        return out, int(lost)
 
     def abort(self, why: str) -> None:
         """Abort the job: the pending operations of all ranks fail."""

@@ -158,6 +158,23 @@ class Runtime(Protocol):
     def c_api(self) -> tuple[int, int]:
         """Return the addresses of the ``hc_api`` of ``hc.h`` and of this rank's ``hc_runtime``."""
 
+    def backends(self, process_set: int) -> list[tuple[str, list[str], list[str]]]:
+        """Return the backends of a process set: name, algorithms with the default first, operations."""
+
+    def configure(self, settings: str) -> None:
+        """On rank 0: change settings on all ranks in one round; see hc_configure in ``hc.h``."""
+
+    settings_changes: int  # how often this rank has changed its settings
+
+    def settings(self) -> tuple[int, str]:
+        """Return how often this rank has changed its settings, and the last note."""
+
+    def log_operations(self, capacity: int) -> None:
+        """Begin to list completed operations, at most ``capacity``; 0 ends the list."""
+
+    def take_log(self) -> tuple[list[tuple[Any, ...]], int]:
+        """Return the operations listed since the last call, as hc_record's members, and how many were lost."""
+
     def abort(self, why: str) -> None:
         """Abort the job: the pending operations of all ranks fail."""
 

@@ -34,7 +34,7 @@ bool BitvectorAgreement::MayFlush() const { return state_ == State::kOpen || sta
 
 // The latest time at which the submissions are flushed.
 int64_t BitvectorAgreement::FlushNs(const Controller& controller) const {
-  if (OthersGather()) return controller.UnflushedSinceNs();
+  if (OthersGather() || controller.HasFullFlush()) return controller.UnflushedSinceNs();
   const int64_t usual_ns = controller.UnflushedSinceNs() + controller.config().cycle_time_ns;
   return OthersWait() ? std::min(usual_ns, flushed_ns_ + kHurriedNs) : usual_ns;
 }

@@ -111,7 +111,7 @@ bool RelayAgreement::MustContribute(const Controller& controller, int64_t now_ns
 void RelayAgreement::FlushIfDue(Controller& controller, int64_t now_ns) {
   const ControllerConfig& config = controller.config();
   if (config.tick || !controller.HasUnflushed()) return;
-  const bool due = controller.waiting() || controller.Raised() != 0 || config.size == 1 ||
+  const bool due = controller.waiting() || controller.Raised() != 0 || config.size == 1 || controller.HasFullFlush() ||
                    now_ns - controller.UnflushedSinceNs() >= config.cycle_time_ns;
   if (!due) return;
   controller.Flush();

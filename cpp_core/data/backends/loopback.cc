@@ -77,7 +77,7 @@ class LoopbackTask : public CollectiveTask {
       if (!memory.ok()) return memory.status();
       result = *memory;
     }
-    gaps_ = ZeroFiller(*plan, result, element_bytes_);
+    gaps_ = ZeroFiller(*plan, collective_.ZeroedIn(result), element_bytes_);
     total_ = (*sends)[0].count;
     const std::byte* const input = collective_.segments.front().input;
     segment.count = total_;

@@ -142,6 +142,9 @@ StatusOr<bool> Worker::Handle(Connection& connection, Message message) {
     case MessageType::kDescriptors:
       status = TakeDescriptors(std::move(message));
       break;
+    case MessageType::kAnnouncement:
+      peers_.announcement = std::move(message.payload);
+      break;
     default:
       return Status(StatusCode::kCorrupt, words_.Name(0) + " sent a start-up message of type " +
                                               std::to_string(static_cast<int>(message.type)) + " to a rank");
@@ -226,6 +229,7 @@ StatusOr<Peers> Alone(const BootstrapConfig& config) {
   peers.pidfds.push_back(OpenPidfd(getpid()));
   peers.pids.push_back(getpid());
   peers.links.emplace_back();
+  peers.announcement = config.announcement;
   return peers;
 }
 

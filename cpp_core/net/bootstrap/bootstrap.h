@@ -27,6 +27,8 @@ struct Handshake {
   std::string agree;      // Knobs::AgreeText(): lines "name=value"
 };
 
+inline constexpr size_t kMaxAnnouncement = 256 << 10;  // bytes
+
 class DuplicateRankWatch;
 
 // The result of start-up: the shared memory, and the processes of the job's ranks on this host.
@@ -37,6 +39,7 @@ struct Peers {
   // Stream sockets. Rank 0 has one per rank (-1 for itself), the other ranks have only links[0], to rank 0. The kernel
   // closes a rank's sockets when it ends.
   std::vector<UniqueFd> links;
+  std::string announcement;      // rank 0's BootstrapConfig::announcement
   std::shared_ptr<DuplicateRankWatch> duplicates;  // on rank 0 if the ranks may belong to two jobs; else null
 
   // For the child of a fork: closes every descriptor and does nothing else. The arena's memory is not mapped in the
@@ -47,7 +50,8 @@ struct Peers {
 struct BootstrapConfig {
   Identity identity;
   Handshake handshake;
-  ArenaLayout layout;     // rank 0's is used on all ranks
+  ArenaLayout layout;        // rank 0's is used on all ranks
+  std::string announcement;  // rank 0's is given to all ranks; at most kMaxAnnouncement bytes
   std::string directory;  // of the socket; empty: OwnDirectory of TMPDIR or /tmp
   int64_t timeout_ns = 30'000'000'000;
   // The numbers that messages show for the ranks, by rank of this start-up; empty: the ranks themselves.

@@ -22,6 +22,7 @@ enum class MessageType : uint8_t {
   kReady,        // worker: Ok if it could attach, else the error
   kGiveUp,       // worker: its time limit has passed
   kOutcome,      // rank 0: the outcome, Ok to start or the error
+  kAnnouncement,  // rank 0, before the offer: its text for all ranks, unless that is empty
 };
 
 struct Message {

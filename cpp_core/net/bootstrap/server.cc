@@ -355,6 +355,7 @@ void Root::Offer() {
   numbers[0] = static_cast<uint32_t>(pidfds.size());
   for (const auto& client : clients_) {
     if (!client->hello) continue;
+    if (!config_.announcement.empty()) client->connection.Queue(MessageType::kAnnouncement, config_.announcement);
     client->connection.Queue(MessageType::kOffer, EncodeNumbers(numbers), {arena_->fd()});
     for (size_t first = 0; first < pidfds.size(); first += kDescriptorsPerMessage) {
       std::vector<uint32_t> ranks;
@@ -455,6 +456,7 @@ Peers Root::Finish() {
     peers.links[client->hello->rank] = client->connection.TakeSocket();
   }
   peers.arena = std::move(arena_);
+  peers.announcement = config_.announcement;
   return peers;
 }
 

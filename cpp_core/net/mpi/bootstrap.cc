@@ -42,18 +42,19 @@ std::optional<Arrival> DecodeArrival(std::string_view payload) {
 
 std::string EncodePlacement(const Placement& placement) {
   const std::vector<uint32_t> hosts(placement.host_of.begin(), placement.host_of.end());
-  std::vector<std::string> texts = {placement.job, EncodeNumbers(hosts)};
+  std::vector<std::string> texts = {placement.job, placement.announcement, EncodeNumbers(hosts)};
   texts.insert(texts.end(), placement.host_names.begin(), placement.host_names.end());
   return EncodeTexts(texts);
 }
 
 std::optional<Placement> DecodePlacement(std::string_view payload, int size) {
   auto texts = DecodeTexts(payload);
-  if (!texts || texts->size() < 3) return std::nullopt;
-  const auto hosts = DecodeNumbers((*texts)[1]);
+  if (!texts || texts->size() < 4) return std::nullopt;
+  const auto hosts = DecodeNumbers((*texts)[2]);
   Placement placement;
   placement.job = (*texts)[0];
-  placement.host_names.assign(texts->begin() + 2, texts->end());
+  placement.announcement = (*texts)[1];
+  placement.host_names.assign(texts->begin() + 3, texts->end());
   if (!hosts || static_cast<int>(hosts->size()) != size) return std::nullopt;
   for (const uint32_t host : *hosts) {
     if (host >= placement.host_names.size()) return std::nullopt;
@@ -84,8 +85,10 @@ Placement PlaceAll(const std::vector<std::optional<Arrival>>& arrivals) {
 // Rank 0's part of the bootstrap. Used by one thread, until Run returns.
 class Rank0 {
  public:
-  Rank0(const Communicator& comm, Arrival own, int64_t timeout_ns, const WaitCheck& check, int64_t waited_ns)
+  Rank0(const Communicator& comm, Arrival own, std::string announcement, int64_t timeout_ns, const WaitCheck& check,
+        int64_t waited_ns)
       : comm_(comm),
+        announcement_(std::move(announcement)),
         timeout_ns_(timeout_ns),
         waited_ns_(waited_ns),
         check_(check),
@@ -98,6 +101,7 @@ class Rank0 {
     Status outcome = gathered.ok() ? Compare() : gathered;
     Placement placement;
     if (outcome.ok()) placement = PlaceAll(arrivals_);
+    placement.announcement = announcement_;
     const Status sent = SendOutcome(
         EncodeTexts({EncodeStatus(ForOthers("rank 0", outcome)), outcome.ok() ? EncodePlacement(placement) : ""}));
     if (!outcome.ok()) return outcome;
@@ -111,6 +115,7 @@ class Rank0 {
   Status SendOutcome(const std::string& outcome);
 
   const Communicator& comm_;
+  const std::string announcement_;
   const int64_t timeout_ns_, waited_ns_;
   const WaitCheck& check_;
   std::vector<std::optional<Arrival>> arrivals_;
@@ -223,7 +228,7 @@ StatusOr<Placement> BootstrapOverMpi(const Communicator& comm, const Introductio
   own.hello.handshake = introduction.handshake;
   own.host = introduction.host;
   if (comm.rank() != 0) return AskRank0(comm, own, timeout_ns, check, waited_ns);
-  return Rank0(comm, std::move(own), timeout_ns, check, waited_ns).Run();
+  return Rank0(comm, std::move(own), introduction.announcement, timeout_ns, check, waited_ns).Run();
 }
 
 StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns,

@@ -20,6 +20,7 @@ struct Placement {
   std::vector<int> host_of;             // by rank; hosts are numbered in the order of their first rank
   std::vector<std::string> host_names;  // by host
   std::string job;                      // unique name of the job
+  std::string announcement;             // rank 0's
 
   // Ranks of `host`, ascending.
   std::vector<int> RanksOn(int host) const;
@@ -29,6 +30,7 @@ struct Placement {
 struct Introduction {
   Handshake handshake;
   Host host;
+  std::string announcement;  // of rank 0, which gives it to all ranks; at most kMaxAnnouncement bytes
 };
 
 // Runs the bootstrap; all ranks of `comm` call it. kStartup names the ranks that did not come, kVersionSkew the values

@@ -135,7 +135,7 @@ std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs)
 }
 
 PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets,
-                     uint64_t communicator, std::vector<int> ranks, std::string_view programs) {
+                     uint64_t communicator, std::vector<int> ranks, std::string_view programs, std::string tuning) {
   const auto environment = ReadEnvironment();
   StatusOr<Knobs> knobs = Knobs::Parse(environment, arguments);
   ThrowIfError(knobs.status());
@@ -146,6 +146,7 @@ PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::ve
   config.communicator = communicator;
   config.ranks = std::move(ranks);
   config.programs = DecodeOrThrow(programs);
+  config.tuning = std::move(tuning);
   Start(std::move(config));
 }
 

@@ -58,7 +58,7 @@ std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs)
 class PyRuntime {
  public:
   PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets, uint64_t communicator,
-            std::vector<int> ranks, std::string_view programs);
+            std::vector<int> ranks, std::string_view programs, std::string tuning);
   explicit PyRuntime(runtime::RuntimeConfig config) { Start(std::move(config)); }
   ~PyRuntime();
 

@@ -16,6 +16,9 @@ inline observe::OperationTrace TraceOf(const Operation& operation, const Status&
   trace.name = signature.name;
   trace.op = wire::OpName(signature.op);
   if (!status.ok()) trace.error = status.message();
+  if (wire::HasReduceOp(signature.op)) trace.reduce_op = wire::ReduceOpName(signature.reduce_op);
+  if (!signature.tensors.empty()) trace.dtype = DTypeName(signature.tensors.front().dtype);
+  trace.layers = signature.layers;
   trace.process_set = operation.process_set;
   trace.tensors = static_cast<int32_t>(signature.tensors.size());
   trace.bytes = control::SignatureBytes(signature);
@@ -33,6 +36,7 @@ inline observe::OperationTrace TraceOf(const Operation& operation, const control
   trace.sequence = plan.sequence;
   trace.item = static_cast<uint32_t>(&item - plan.items.data());
   trace.fused = static_cast<uint32_t>(plan.items.size());
+  trace.chosen_by = wire::ChosenByName(plan.choice.chosen_by);
   return trace;
 }
 

@@ -177,10 +177,14 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
   collective->dtype = meta.dtype;
   collective->row_elements = Elements(meta.shape, 1);
   data::Segment segment;
+  given_.reset();
+  misfit_ = Status::Ok();
   if (item.op != control::kNoOp) {
     const Operation& operation = *OperationTable::FromId(item.op);
     const TensorArgument& tensor = operation.tensors[index];
-    segment = {tensor.input, tensor.output, tensor.count};
+    segment = {tensor.input, nullptr, tensor.count};
+    const auto bytes = static_cast<size_t>(tensor.output_count) * DTypeBytes(meta.dtype);
+    if (!operation.allocate_results) given_ = std::span(tensor.output, bytes);
     collective->rows = tensor.rows;
     collective->splits = operation.rows.splits;
     collective->send_starts = operation.rows.send_starts;
@@ -195,8 +199,19 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
   result_.divisor_ranks = plan.divisor_ranks;
   result_.shape = meta.shape;
   variable_.rows.clear();
-  variable_.allocate = [this](int64_t bytes) { return Allocate(bytes, &result_); };
+  variable_.allocate = [this](int64_t bytes) { return PlaceFor(bytes); };
+  variable_.keeps_gaps = given_.has_value();
   collective->output = &variable_;
+}
+
+StatusOr<std::byte*> Lane::PlaceFor(int64_t bytes) {
+  if (!given_ || bytes == 0) return Allocate(bytes, &result_);
+  const auto room = static_cast<int64_t>(given_->size());
+  if (bytes <= room) return given_->data();
+  // The other ranks count on this rank's part.
+  misfit_ = InvalidArgumentError("the result has " + std::to_string(bytes) + " bytes, and the given tensor only " +
+                                 std::to_string(room));
+  return Allocate(bytes, &result_);
 }
 
 bool Lane::TestTask(const control::Plan& plan, std::unique_ptr<data::CollectiveTask>* task, Run* run) {
@@ -204,6 +219,7 @@ bool Lane::TestTask(const control::Plan& plan, std::unique_ptr<data::CollectiveT
   if ((*task)->Test()) {
     static_cast<void>(Inject("done"));
     status = (*task)->status();
+    if (status.ok()) status = std::exchange(misfit_, Status::Ok());
   } else {
     if ((*task)->progressed()) run->still_since_ns = NowNs();
     MarkPhase(**task, run);
@@ -366,7 +382,9 @@ void Lane::MarkPhase(const data::CollectiveTask& task, Run* run) {
 
 void Lane::Trace(const control::Plan& plan, const Run& run, const control::PlanItem& item, const Operation& operation) {
   observe::OperationTrace trace = TraceOf(operation, plan, item, operation.status, NowNs());
-  trace.backend = backend_->traits().name;
+  const control::BackendTraits& traits = backend_->traits();
+  trace.backend = traits.name;
+  if (plan.choice.algorithm < traits.algorithms.size()) trace.algorithm = traits.algorithms[plan.choice.algorithm];
   trace.started_ns = run.started_ns;
   trace.phase_ns = run.phase_ns;
   timeline_->Add(trace);

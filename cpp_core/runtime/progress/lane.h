@@ -16,6 +16,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -145,6 +147,8 @@ class Lane {
   void BuildFused(const control::Plan& plan, data::Collective* collective) const;
   // Fills the collective of one tensor, for operations that do not fuse.
   void BuildSingle(const control::Plan& plan, data::Collective* collective);
+  // The memory for the result of BuildSingle's tensor: the caller's, or new memory.
+  StatusOr<std::byte*> PlaceFor(int64_t bytes);
   void KeepResult();
   // Adds the name of the operation to the status if the plan has exactly one item.
   static Status Named(const control::Plan& plan, const Status& status);
@@ -178,6 +182,8 @@ class Lane {
   std::vector<std::vector<data::Segment>> segments_;  // empty; keep the capacity of earlier collectives' lists
   data::VariableOutput variable_;
   Result result_;
+  std::optional<std::span<std::byte>> given_;  // the caller's memory for the result
+  Status misfit_;                              // the result does not fit into it
   std::string last_done_;
   Status fault_;
 };

@@ -27,6 +27,8 @@ constexpr size_t kReserveBytes = size_t{1} << 20;
 ProgressEngine::ProgressEngine(const ProgressConfig& config, Parts parts, OperationTable* table, Metrics* metrics,
                                const Logger* logger)
     : config_(config),
+      linger_ns_(config.linger_ns),
+      full_bytes_(config.full_bytes),
       faults_(std::move(parts.faults)),
       context_{table,
                metrics,
@@ -35,7 +37,8 @@ ProgressEngine::ProgressEngine(const ProgressConfig& config, Parts parts, Operat
                parts.timeline,
                std::move(parts.on_stack_request),
                std::move(parts.on_operation_abandoned),
-               std::move(parts.on_end)},
+               std::move(parts.on_end),
+               std::move(parts.on_settings)},
       messages_(std::move(parts.messages)),
       host_monitor_(parts.host_monitor),
       on_lost_elsewhere_(std::move(parts.on_lost_elsewhere)),
@@ -93,7 +96,10 @@ void ProgressEngine::NoteSubmitter() {
   last_submitter_.store(self, std::memory_order_relaxed);
 }
 
-Status ProgressEngine::NoteSubmission(bool wake, bool urgent) {
+Status ProgressEngine::NoteSubmission(bool wake, bool urgent, int64_t bytes) {
+  const int64_t full = full_bytes_.load(std::memory_order_relaxed);
+  const bool fills = full > 0 && gathered_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes >= full;
+  if (fills && lingers_.load()) doorbell_.Ring();
   if (wake && (urgent || !lingers_.load() || waiting_.load() > 0)) doorbell_.Ring();
   return faults_.At("submit");
 }
@@ -175,6 +181,15 @@ void ProgressEngine::SendNote(uint32_t process_set, const std::string& text) {
   doorbell_.Ring();
 }
 
+void ProgressEngine::Configure(const std::string& settings) {
+  {
+    MutexLock lock(orders_mutex_);
+    settings_.push_back(settings);
+  }
+  ordered_.store(true);
+  doorbell_.Ring();
+}
+
 void ProgressEngine::Leave(int64_t deadline_ns) {
   {
     MutexLock lock(orders_mutex_);
@@ -204,11 +219,13 @@ void ProgressEngine::TakeOrders() {
   TakeSetOrders();
   std::vector<Loss> losses;
   std::vector<std::pair<uint32_t, std::string>> notes;
+  std::vector<std::string> settings;
   std::string abort;
   bool leave = false;
   {
     MutexLock lock(orders_mutex_);
     notes = std::exchange(notes_, {});
+    settings = std::exchange(settings_, {});
     losses = std::exchange(losses_, {});
     abort = std::exchange(abort_, {});
     leave = std::exchange(leave_, false);
@@ -228,6 +245,8 @@ void ProgressEngine::TakeOrders() {
     TakeSubmissions(NowNs());  // earlier messages go before the farewell
     messages_->Leave(NowNs());
   }
+  // The caller has checked them, so that only a set that has ended refuses them.
+  for (const std::string& text : settings) static_cast<void>(sets_.front()->Configure(text));
   for (const auto& [number, text] : notes) {
     if (SetEngine* const set = SetOf(number); set != nullptr) set->SendNote(text);
   }
@@ -321,6 +340,8 @@ bool ProgressEngine::StepAll(int64_t now_ns) {
     if (!progress.moved) continue;
     if (const Status fault = set->TakeFault(); !fault.ok()) AbortSets(fault.message());
   }
+  if (std::ranges::none_of(sets_, [](const auto& set) { return set->HasUnflushed(); }))
+    gathered_bytes_.store(0, std::memory_order_relaxed);
   moved |= StepMessages(now_ns);
   NoteJobEnd();
   if (!moved) return false;

@@ -67,7 +67,8 @@ enum class WaitKind {
 struct ProgressConfig {
   int64_t spin_ns = 0;
   int64_t yield_ns = 0;
-  int64_t linger_ns = 0;      // how long a submission may wait for others that join its round
+  int64_t linger_ns = 0;      // how long a submission may wait for others that join its round, at first
+  int64_t full_bytes = 0;     // submissions of so many bytes do not wait for others, at first; 0: no limit
   bool spare_core = true;     // true if the progress thread has a core while the ranks of the host compute
   bool waiter_drives = true;  // true if a waiting thread takes the progress lock when it is free
 };
@@ -85,6 +86,7 @@ class ProgressEngine {
     std::function<void(uint32_t process_set)> on_stack_request;  // see SetContext
     std::function<void()> on_operation_abandoned;
     std::function<void(const Status& why)> on_end;
+    std::function<void(uint32_t process_set, const std::string& text)> on_settings;  // see SetContext
     net::HostMonitor* host_monitor = nullptr;  // null on one host; outlives the engine
     // Called by the driving thread when a rank of another host is lost.
     std::function<void(const std::string& what)> on_lost_elsewhere;
@@ -103,9 +105,10 @@ class ProgressEngine {
   // ---- any thread
   // Registers the calling thread as a submitter; called before it submits.
   void NoteSubmitter() HC_EXCLUDES(threads_mutex_);
-  // Reports a submission. `wake`: a driving thread must be woken for it, because the caller will not drive the rank
-  // next. `urgent`: the operation does not wait for others that join its round. Fails only for an injected fault.
-  Status NoteSubmission(bool wake, bool urgent);
+  // Reports a submission of `bytes` bytes. `wake`: a driving thread must be woken for it, because the caller will not
+  // drive the rank next. `urgent`: the operation does not wait for others that join its round. Fails only for an
+  // injected fault.
+  Status NoteSubmission(bool wake, bool urgent, int64_t bytes);
   // Drives the rank or sleeps until the operation has come to `until`. Returns false at the deadline (steady-clock ns),
   // or when `go_on` returns false. `go_on` is called several times a second without the progress lock; it may be null.
   bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on,
@@ -137,6 +140,11 @@ class ProgressEngine {
 
   // Logs `text` on all ranks of a set; does nothing if the set is gone.
   void SendNote(uint32_t process_set, const std::string& text) HC_EXCLUDES(orders_mutex_);
+  // Rank 0: changes settings of the set of all ranks; see Note [Settings change in one round] in control/settings.h.
+  void Configure(const std::string& settings) HC_EXCLUDES(orders_mutex_);
+  // What the settings say about when submissions wait.
+  void SetLinger(int64_t linger_ns) { linger_ns_.store(linger_ns); }
+  void SetFullBytes(int64_t bytes) { full_bytes_.store(bytes); }
   // Aborts the job: every process set ends on every rank, with this rank and `why` as the reason.
   void Abort(const std::string& why);
   // Announces that this rank leaves the job. Returns when all ranks have seen it and every agreed operation has run, or
@@ -222,6 +230,8 @@ class ProgressEngine {
   void StopWaiting() HC_EXCLUDES(threads_mutex_);
 
   const ProgressConfig config_;
+  std::atomic<int64_t> linger_ns_, full_bytes_;
+  std::atomic<int64_t> gathered_bytes_{0};  // of submissions since no set has had any that wait for others
   ProgressLock progress_lock_;
   Yielder yielder_;
   const FaultInjector faults_;
@@ -283,6 +293,7 @@ class ProgressEngine {
   std::vector<Loss> losses_ HC_GUARDED_BY(orders_mutex_);
   std::string abort_ HC_GUARDED_BY(orders_mutex_);
   std::vector<std::pair<uint32_t, std::string>> notes_ HC_GUARDED_BY(orders_mutex_);
+  std::vector<std::string> settings_ HC_GUARDED_BY(orders_mutex_);
   bool leave_ HC_GUARDED_BY(orders_mutex_) = false;
   struct SetOrder {
     enum class Kind { kAdd, kLeave, kDrop } kind;

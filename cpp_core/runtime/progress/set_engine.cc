@@ -29,6 +29,7 @@ SetEngine::SetEngine(SetParts parts, const SetContext& context)
       on_stack_request_(context.on_stack_request),
       on_operation_abandoned_(context.on_operation_abandoned),
       on_end_(context.on_end),
+      on_settings_(context.on_settings),
       inline_lane_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
                    context.metrics, context.faults, context.timeline) {
   late_.reserve(2 * config_.ranks.size());
@@ -146,6 +147,9 @@ bool SetEngine::HandOut() {
   // Logged before the failures are delivered: after that, the program logs them, too, and lines could be interleaved.
   std::string report;
   while (controller_->NextReport(&report)) logger_->Warning(report);
+  for (std::string text; controller_->NextSettings(&text);) {
+    if (on_settings_) on_settings_(config_.process_set, text);
+  }
   control::Failure failure;
   while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
   if (controller_->TakeStackRequest() && on_stack_request_) on_stack_request_(config_.process_set);

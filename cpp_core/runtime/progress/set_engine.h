@@ -64,6 +64,8 @@ struct SetContext {
   std::function<void()> on_operation_abandoned;
   // Called by the driving thread when the set ends, before any waiter of its operations is notified.
   std::function<void(const Status& why)> on_end;
+  // Called by the driving thread when a set has changed its settings.
+  std::function<void(uint32_t process_set, const std::string& text)> on_settings;
 };
 
 class SetEngine {
@@ -79,6 +81,7 @@ class SetEngine {
   void SetWaiting(bool waiting) { waiting_ = waiting; }
   void Leave(int64_t now_ns);
   void SetComputes(bool computes) { controller_->SetComputes(computes); }
+  Status Configure(const std::string& settings) { return controller_->Configure(settings); }
   void Abort(const std::string& why) {
     aborts_ = true;
     controller_->Abort(why);
@@ -162,6 +165,7 @@ class SetEngine {
   const std::function<void(uint32_t)> on_stack_request_;
   const std::function<void()> on_operation_abandoned_;
   const std::function<void(const Status&)> on_end_;
+  const std::function<void(uint32_t, const std::string&)> on_settings_;
 
   std::vector<Lane> lanes_;
   size_t host_lane_ = 0;  // of the first backend that takes CPU tensors

@@ -228,12 +228,13 @@ void ProgressEngine::Run() {
     const int64_t now_ns = NowNs();
     const bool moved = Step(now_ns);
     CheckOverdue(now_ns);
+    const int64_t linger_ns = linger_ns_.load();
     int64_t sleep_ns = SleepNs(now_ns, kNever);
     slept = !moved && !stop_.load();
     const auto has_unflushed = [](const auto& set) { return set->HasUnflushed(); };
     const bool expects_more = slept && std::exchange(expects_more_, false);
-    if (expects_more) sleep_ns = std::min({sleep_ns, config_.linger_ns, kExpectingNapNs});
-    const bool soon = sleep_ns <= config_.linger_ns;
+    if (expects_more) sleep_ns = std::min({sleep_ns, linger_ns, kExpectingNapNs});
+    const bool soon = sleep_ns <= linger_ns;
     const bool lingers = soon && (expects_more || std::ranges::any_of(sets_, has_unflushed));
     if (slept) metrics_->sleeps.Add(1);
     progress_lock_.Release();

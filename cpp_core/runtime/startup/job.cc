@@ -128,7 +128,7 @@ net::Handshake HandshakeOf(const JobConfig& config, uint32_t epoch, const std::s
 Status BootstrapByMpi(const JobConfig& config, net::Mpi* mpi, Job* job) {
   const net::Introduction& own =
       job->introduction = {HandshakeOf(config, job->epoch, "MPI library=" + mpi->Version() + "\n"),
-                           net::FindHost(config.knobs.host_id, RendezvousFolder(config.knobs))};
+                           net::FindHost(config.knobs.host_id, RendezvousFolder(config.knobs)), config.tuning};
   StatusOr<net::Communicator> comm = JobCommunicator(config, own, mpi);
   if (!comm.ok()) return comm.status();
   StatusOr<net::Placement> placement =
@@ -141,6 +141,7 @@ Status BootstrapByMpi(const JobConfig& config, net::Mpi* mpi, Job* job) {
   job->doubt = net::DoubtInWorld(identity, mpi->Size(mpi->world()), NameOf(*mpi));
   identity.rank = comm->rank();
   identity.size = comm->size();
+  job->tuning = std::move(placement->announcement);
   job->host_of = std::move(placement->host_of);
   job->host_names = std::move(placement->host_names);
   identity.cross_rank = job->host_of[static_cast<size_t>(identity.rank)];
@@ -246,7 +247,8 @@ StatusOr<net::Peers> BootstrapBesideMpi(const JobConfig& config, net::BootstrapC
 Status ShareMemory(const JobConfig& config, Job* job) {
   const net::Identity& identity = job->identity;
   StatusOr<control::Selector> selector =
-      SelectorFor(config.knobs, identity.size, {job->one_host(), !job->mpi.empty(), config.nccl}, config.programs);
+      SelectorFor(config.knobs, {identity.size, static_cast<int>(job->host_names.size())},
+                  {job->one_host(), !job->mpi.empty(), config.nccl}, config.programs);
   if (!selector.ok()) return selector.status();
   net::BootstrapConfig bootstrap = BootstrapFor(
       config, job->epoch,
@@ -254,10 +256,12 @@ Status ShareMemory(const JobConfig& config, Job* job) {
       "selector table=" + std::to_string(selector->Hash()) + "\n" + HostLine(config.knobs));
   if (job->mpi.empty()) bootstrap.identity.shared_claim = identity.shared_claim;
   if (!job->one_host()) bootstrap.job_ranks = job->here;
+  if (job->mpi.empty()) bootstrap.announcement = config.tuning;
   StatusOr<net::Peers> peers =
       job->mpi.empty() ? net::Bootstrap(bootstrap) : BootstrapBesideMpi(config, std::move(bootstrap), job);
   if (!peers.ok()) return peers.status();
   job->peers = std::move(*peers);
+  if (job->mpi.empty()) job->tuning = job->peers.announcement;
   return Status::Ok();
 }
 

@@ -34,6 +34,7 @@ struct JobConfig {
   std::vector<int> ranks;     // the subset of ranks that forms the job; empty: all ranks
   const program::Library* programs = nullptr;
   bool nccl = false;                        // true if all ranks have NCCL, which `agree` compares
+  std::string tuning;                       // selector rules of a tuning table; rank 0's are used on all ranks
   std::function<Status()> check = nullptr;  // see net::BootstrapConfig and net::WaitCheck
 };
 
@@ -47,6 +48,7 @@ struct Job {
   net::Introduction introduction;       // of this rank, sent over MPI
   std::string no_mpi;                   // why the launcher's MPI cannot be used; set only if the job does without MPI
   std::string doubt;                    // why this rank, which runs alone, may belong to a larger job; empty: no doubt
+  std::string tuning;                   // rank 0's JobConfig::tuning
   net::ClockOffset clock;               // of this host, see CompareClocks
   Status failed_elsewhere;              // the start failure that another rank has reported over MPI; ok: none
   // Distinguishes this job from earlier jobs of the same processes. 0 with MPI: there a new job name and new

@@ -1,5 +1,6 @@
 #include "runtime/startup/process_set_factory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -157,8 +158,13 @@ data::NcclOptions NcclFor(const Knobs& knobs, const SetMembership& membership,
 
 }  // namespace
 
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Transports transports,
-                                        const program::Library* programs) {
+control::SetSize SetMembership::size() const {
+  const int hosts = host_of.empty() ? 1 : *std::ranges::max_element(host_of) + 1;
+  return {static_cast<int>(ranks.size()), hosts};
+}
+
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize size, data::Transports transports,
+                                        const program::Library* programs, const std::string& tuning) {
   std::string rules = knobs.select;  // the first rule that applies wins
   if (!transports.shm && transports.mpi) {
     if (knobs.hierarchical_allreduce && transports.nccl) rules += ";allreduce,cuda=nccl/twolevel";
@@ -166,21 +172,22 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Tra
     if (knobs.hierarchical_allgather) rules += ";allgather=mpi/twolevel";
     if (knobs.hierarchical_broadcast) rules += ";broadcast=mpi/twolevel";
   }
-  std::vector<control::BackendTraits> traits = data::BackendTraitsFor(ranks, transports);
+  std::vector<control::BackendTraits> traits = data::BackendTraitsFor(size.ranks, transports);
   if (programs != nullptr && (transports.shm || transports.mpi)) {
     traits.push_back(program::ProgramTraits(*programs));
     rules += ";" + programs->rules;
   }
-  return control::Selector::Parse(std::move(traits), ranks, rules,
+  return control::Selector::Parse(std::move(traits), size, rules, tuning,
                                   " A job has the backends that fit it: shm where all ranks are on one host, mpi where "
                                   "an mpiexec started them, nccl where there are a CUDA driver and NCCL, loopback for "
                                   "one rank, program where HOROCACHE_PROGRAMS names some.");
 }
 
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices) {
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices,
+                           const std::string& tuning) {
   const data::Transports transports = {membership.one_host(), !membership.mpi.all.empty(), devices.nccl != nullptr};
   StatusOr<control::Selector> selector =
-      SelectorFor(knobs, static_cast<int>(membership.ranks.size()), transports, programs.library.get());
+      SelectorFor(knobs, membership.size(), transports, programs.library.get(), tuning);
   if (!selector.ok()) return selector.status();
   const StatusOr<const data::KernelSet*> kernels = data::FindKernels(knobs.kernels);
   if (!kernels.ok()) return kernels.status();

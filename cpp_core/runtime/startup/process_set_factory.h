@@ -54,6 +54,7 @@ struct SetMembership {
   const net::HostMonitor* host_monitor = nullptr;  // of the whole job; null on one host
 
   bool one_host() const { return doorbells.size() == ranks.size(); }
+  control::SetSize size() const;
 };
 
 // The compiled programs that sets may run, and their resources.
@@ -68,12 +69,13 @@ struct SetDevices {
   std::shared_ptr<const cuda::Nccl> nccl;  // null: none
 };
 
-// Makes the parts of a set. All ranks of the set pass equal settings. The caller owns the parts.
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices);
+// Makes the parts of a set. All ranks of the set pass equal settings and the same rules of a tuning table. The caller
+// owns the parts.
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices,
+                           const std::string& tuning);
 
-// Makes the selector, the rules by which a set of `ranks` ranks chooses backends. Returns kInvalidArgument for a bad
-// rule.
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Transports transports,
-                                        const program::Library* programs);
+// Makes the selector, the rules by which a set of this size chooses backends. Returns kInvalidArgument for a bad rule.
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize size, data::Transports transports,
+                                        const program::Library* programs, const std::string& tuning = {});
 
 }  // namespace horocache::runtime

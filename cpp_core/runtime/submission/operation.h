@@ -27,8 +27,9 @@ namespace horocache::runtime {
 struct TensorArgument {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  int64_t count = 0;  // elements of the input
-  int64_t rows = 0;   // size of the input's first dimension; 1 for a scalar
+  int64_t count = 0;         // elements of the input
+  int64_t rows = 0;          // size of the input's first dimension; 1 for a scalar
+  int64_t output_count = 0;  // elements of the output
 };
 
 // The row counts and positions that this rank gives for its tensor and its result; see data::Collective.

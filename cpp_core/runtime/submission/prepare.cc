@@ -30,7 +30,7 @@ void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, c
                     Operation* operation) {
   int64_t count = 1;
   for (const int64_t extent : shape) count *= extent;
-  operation->tensors[index] = {data, nullptr, count, shape.empty() ? 1 : shape[0]};
+  operation->tensors[index] = {data, nullptr, count, shape.empty() ? 1 : shape[0], 0};
   wire::TensorMeta& meta = operation->request.signature.tensors[index];
   meta.dtype = dtype;
   meta.shape.assign(shape.begin(), shape.end());
@@ -42,12 +42,14 @@ void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, c
 Status SetOutput(size_t index, DType dtype, int64_t count, std::byte* data, Operation* operation) {
   TensorArgument& tensor = operation->tensors[index];
   const DType expected = operation->request.signature.tensors[index].dtype;
-  if (dtype != expected || count != tensor.count) {
+  const bool fits = count == tensor.count || wire::WorksOnRows(operation->request.signature.op);
+  if (dtype != expected || !fits) {
     return {StatusCode::kInvalidArgument, "output " + std::to_string(index) + " has " + std::to_string(count) +
                                               " elements of " + std::string(DTypeName(dtype)) + ", its input has " +
                                               std::to_string(tensor.count) + " of " + std::string(DTypeName(expected))};
   }
   tensor.output = data;
+  tensor.output_count = count;
   return Status::Ok();
 }
 
@@ -57,6 +59,40 @@ void NameMember(size_t index, bool group, wire::Signature* signature) {
   const size_t count = signature->tensors.size();
   if (count == 1 && (!group || signature->name.empty())) return;
   member.append("_").append(std::to_string(index + 1)).append("of").append(std::to_string(count));
+}
+
+Status CheckResults(const Operation& operation, bool receives) {
+  const wire::Signature& signature = operation.request.signature;
+  if (!wire::WorksOnRows(signature.op) || operation.allocate_results) return Status::Ok();
+  if (signature.device_class != wire::DeviceClass::kCpu) {
+    return UnsupportedError(control::Describe(signature) +
+                            " cannot store its result in a given tensor of a GPU; leave the output away");
+  }
+  std::vector<std::pair<const std::byte*, const std::byte*>> results;
+  const auto overlaps = [&](const std::byte* begin, const std::byte* end) {
+    return std::ranges::any_of(results, [&](const auto& other) { return begin < other.second && other.first < end; });
+  };
+  for (size_t i = 0; i < operation.tensors.size(); ++i) {
+    const TensorArgument& tensor = operation.tensors[i];
+    const auto bytes = static_cast<int64_t>(DTypeBytes(signature.tensors[i].dtype));
+    if (receives && tensor.output == nullptr && tensor.output_count > 0)
+      return InvalidArgumentError(control::Describe(signature) + " has no memory for the result of tensor " +
+                                  ShownName(signature.tensors[i]));
+    const std::byte* const begin = tensor.output;
+    if (begin == nullptr) continue;
+    const std::byte* const end = begin + tensor.output_count * bytes;
+    if (overlaps(begin, end))
+      return InvalidArgumentError(control::Describe(signature) + " has results that share memory");
+    results.emplace_back(begin, end);
+  }
+  for (size_t i = 0; i < operation.tensors.size(); ++i) {
+    const TensorArgument& tensor = operation.tensors[i];
+    const auto bytes = tensor.count * static_cast<int64_t>(DTypeBytes(signature.tensors[i].dtype));
+    if (tensor.input == nullptr || !overlaps(tensor.input, tensor.input + bytes)) continue;
+    return InvalidArgumentError(control::Describe(signature) + " stores a result in the memory of tensor " +
+                                ShownName(signature.tensors[i]) + "; give it a copy");
+  }
+  return Status::Ok();
 }
 
 Status CheckApart(const Operation& operation) {

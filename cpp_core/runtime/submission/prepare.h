@@ -19,11 +19,16 @@ void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, c
                     Operation* operation);
 
 // Sets the memory for the result of tensor `index`, which DescribeTensor has described. Returns kInvalidArgument unless
-// it has the same number of elements and the same type.
+// it has the same type and, but for operations on rows, the same number of elements.
 Status SetOutput(size_t index, DType dtype, int64_t count, std::byte* data, Operation* operation);
 
 // Names tensor `index` after its request: the same name, or "NAME_2of5" for a member of a group.
 void NameMember(size_t index, bool group, wire::Signature* signature);
+
+// For an operation on rows: returns kInvalidArgument if the caller's memory for a result overlaps a tensor or another
+// result, or if this rank gets a result and the caller has given no memory; kUnsupported for CUDA tensors. Ok if the
+// core allocates the results.
+Status CheckResults(const Operation& operation, bool receives);
 
 // Returns kInvalidArgument if results of an allreduce group overlap in memory.
 Status CheckApart(const Operation& operation);

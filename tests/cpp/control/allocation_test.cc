@@ -16,7 +16,7 @@ void RunSteadySteps(bool may_be_inline) {
   ControllerConfig config;
   BackendTraits any{.name = "any", .ops = ~0u, .device_classes = ~0u};
   any.plain_fold = may_be_inline;
-  config.selector = Selector::Parse({any}, 1, "").value();
+  config.selector = Selector::Parse({any}, {1}, "").value();
   Controller controller(config);
   const auto agreement = MakeAgreement({});
   TestChannel channel(&hub, 0);

@@ -14,7 +14,7 @@ Selector ShmSelector(int world) {
   BackendTraits shm{.name = "shm", .ops = ~0u, .device_classes = ~0u, .algorithms = {"auto", "other"}};
   shm.plain_fold = true;
   BackendTraits mpi{.name = "mpi", .ops = ~0u, .device_classes = ~0u};
-  return Selector::Parse({shm, mpi}, world, "").value();
+  return Selector::Parse({shm, mpi}, {world}, "").value();
 }
 
 ControllerConfig InlineConfig(int size) {

@@ -270,7 +270,7 @@ TEST(Mismatch, ImpossibleRequestsFailAtSubmission) {
 TEST(Mismatch, AnOperationWithoutABackendIsUnsupportedOnAllRanks) {
   ControllerConfig config;
   BackendTraits cpu_only{"shm", ~0u, 1, 1, 99, {}};
-  config.selector = Selector::Parse({cpu_only}, 2, "").value();
+  config.selector = Selector::Parse({cpu_only}, {2}, "").value();
   TestJob job(2, config);
   wire::Signature cuda = Tensor("x");
   cuda.device_class = wire::DeviceClass::kCuda;

@@ -25,13 +25,13 @@ std::string Chosen(const Selector& selector, const wire::Signature& signature, i
 }
 
 Selector Make(int world, const std::string& rules) {
-  auto selector = Selector::Parse(Backends(), world, rules);
+  auto selector = Selector::Parse(Backends(), {world}, rules);
   EXPECT_TRUE(selector.ok()) << selector.status().ToString();
   return std::move(selector.value());
 }
 
 std::string Error(const std::string& rules) {
-  const auto selector = Selector::Parse(Backends(), 2, rules, " Note.");
+  const auto selector = Selector::Parse(Backends(), {2}, rules, "", " Note.");
   EXPECT_FALSE(selector.ok()) << rules;
   if (selector.ok()) return "";
   EXPECT_EQ(selector.status().code(), StatusCode::kInvalidArgument);
@@ -129,7 +129,7 @@ TEST(Selector, AnOperationWithoutABackendIsAnErrorThatListsTheBackends) {
   EXPECT_EQ(choice.status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(
       choice.status().message(),
-      "allreduce 'a': no backend runs allreduce on cuda tensors with 2 ranks. Backends here: loopback, shm, mpi.");
+      "allreduce 'a': no backend runs allreduce of float32 on cuda tensors with 2 ranks. Backends here: loopback, shm, mpi.");
   signature = Tensor("a");
   signature.backend = "shn";
   EXPECT_NE(Make(2, "").Choose(signature, 4).status().message().find("did you mean 'shm'?"), std::string::npos);
@@ -144,7 +144,7 @@ TEST(Selector, BadRulesAreNamedWithTheNearestValidWord) {
   EXPECT_NE(Error("allreduce=shm/onshot").find("did you mean 'oneshot'?"), std::string::npos);
   EXPECT_NE(Error("broadcast=shm").find("backend shm does not run broadcast"), std::string::npos);
   EXPECT_NE(Error("allreduce=smh").find(". Note."), std::string::npos);
-  EXPECT_NE(Error("allreduce").find("op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]"), std::string::npos);
+  EXPECT_NE(Error("allreduce").find("op[,dtype][,device][,ranks][,hosts][:low-high]=backend[/algorithm]"), std::string::npos);
   for (const char* range : {"5", "-5", "a-b", "1x-", "9999999999g-", "64k-1k", "1-1", "--", "1-2-3"}) {
     EXPECT_NE(Error(std::string("allreduce:") + range + "=shm").find("size range"), std::string::npos) << range;
   }
@@ -161,7 +161,7 @@ TEST(Selector, HashesAreEqualOnlyForEqualTables) {
   EXPECT_NE(base, Make(2, "allreduce:0-64k=shm/oneshot").Hash());
   auto others = Backends();
   std::swap(others[1], others[2]);
-  EXPECT_NE(Make(2, "").Hash(), Selector::Parse(others, 2, "").value().Hash());
+  EXPECT_NE(Make(2, "").Hash(), Selector::Parse(others, {2}, "").value().Hash());
 }
 
 TEST(Selector, PrintsItsTable) {

@@ -145,7 +145,7 @@ inline Selector AnySelector(int world) {
   any.name = "any";
   any.ops = ~0u;
   any.device_classes = ~0u;
-  return Selector::Parse({any}, world, "").value();
+  return Selector::Parse({any}, {world}, "").value();
 }
 
 // The outcome of one operation on one rank.

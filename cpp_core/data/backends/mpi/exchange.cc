@@ -270,7 +270,7 @@ Status MpiExchange::MakeResult() {
     if (!memory.ok()) return memory.status();
     result_ = *memory;
   }
-  gaps_ = ZeroFiller(plan_, result_, element_bytes_);
+  gaps_ = ZeroFiller(plan_, collective_.ZeroedIn(result_), element_bytes_);
   return Status::Ok();
 }
 

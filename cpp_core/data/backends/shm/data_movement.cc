@@ -250,7 +250,7 @@ void ShmDataMovement::Allocate(const ReceivePlan& plan, int64_t most_elements) {
     receives_.assign(size(), RowPart());
     local_.count = 0;
   }
-  gaps_ = ZeroFiller(plan, base, element_bytes_);
+  gaps_ = ZeroFiller(plan, collective_.ZeroedIn(base), element_bytes_);
   large_ = Large(plan.elements * element_bytes_);
   const auto width = static_cast<size_t>(element_bytes_);
   output_cursor_ = local_output_cursor_ = SegmentCursor(&result_, width);
