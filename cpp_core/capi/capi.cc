@@ -405,8 +405,8 @@ void hc_knobs(hc_runtime* runtime, void (*visit)(void*, const char*, const char*
   }
 }
 
-void hc_backends(hc_runtime* runtime, int32_t process_set,
-                 void (*visit)(void*, const char*, const char*, const char*), void* context) {
+void hc_backends(hc_runtime* runtime, int32_t process_set, void (*visit)(void*, const char*, const char*, const char*),
+                 void* context) {
   for (const auto& backend : runtime->runtime->Backends(static_cast<uint32_t>(process_set))) {
     visit(context, backend.name.c_str(), horocache::Join(backend.algorithms, ",").c_str(),
           horocache::Join(horocache::control::OperationsOf(backend), ",").c_str());

@@ -91,9 +91,9 @@ typedef struct {
   /* allreduce, broadcast, reduce, recv: as many as `inputs`, with the same element types and numbers of elements. An
    * output may be the same memory as its input; a recv passes its tensor as both. In reduce, an output without data
    * means that this rank gets no result, which is allowed on all ranks but the root.
-   * allgather, alltoall, gather, reducescatter, scatter: null, and the library allocates the results, see hc_result. Or,
-   * since version 12, as many as `inputs`, of the same element types: each has room for its result at least, shares no
-   * memory with the inputs, and keeps its values behind the result and in rows that no part covers. */
+   * allgather, alltoall, gather, reducescatter, scatter: null, and the library allocates the results, see hc_result.
+   * Or, since version 12, as many as `inputs`, of the same element types: each has room for its result at least, shares
+   * no memory with the inputs, and keeps its values behind the result and in rows that no part covers. */
   const hc_tensor* outputs;
   hc_text name;         /* of the tensor or the group; empty: an automatic name, from the order of submissions */
   const hc_text* names; /* one for each member of a group; null: derived from `name` */
@@ -246,9 +246,10 @@ HC_API int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, hc_go_
  * done. The handle stays valid. */
 HC_API int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error);
 /* The results of an operation that is done: their number, and result `index`, counted from 0. Its data is null if the
- * caller gave the memory for it. `*rows` has the number of rows received from each rank of the process set (reducescatter: the rows for each rank),
- * and `*num_rows` is the number of ranks; null and 0 if there are no rows. hc_result returns HC_INVALID_ARGUMENT if
- * there is no such result. The results, their shapes and the rows are valid until hc_consume. */
+ * caller gave the memory for it. `*rows` has the number of rows received from each rank of the process set
+ * (reducescatter: the rows for each rank), and `*num_rows` is the number of ranks; null and 0 if there are no rows.
+ * hc_result returns HC_INVALID_ARGUMENT if there is no such result. The results, their shapes and the rows are valid
+ * until hc_consume. */
 HC_API int hc_num_results(hc_runtime* runtime, int64_t handle);
 HC_API int hc_result(hc_runtime* runtime, int64_t handle, int index, hc_tensor* out, const int64_t** rows,
                      int* num_rows);
@@ -323,8 +324,8 @@ HC_API void hc_backends(hc_runtime* runtime, int32_t process_set,
 
 /* Changes settings of the process set of all ranks, on all ranks, in one round, soon after the call; only rank 0 may
  * call it. `settings` has lines name=value: fusion_threshold (bytes), cycle_time (milliseconds), cache (0 or 1), table
- * (selector rules of a tuning table, which replace those that there were), note (any text for the callers on all ranks).
- * Since version 12. */
+ * (selector rules of a tuning table, which replace those that there were), note (any text for the callers on all
+ * ranks). Since version 12. */
 HC_API int hc_configure(hc_runtime* runtime, const char* settings, hc_error* error);
 /* How often this rank has changed its settings; an operation that was submitted afterwards runs with the new ones.
  * `visit`, unless null, gets the last note. Since version 12. */
@@ -346,7 +347,8 @@ typedef struct {
 } hc_record;
 /* Begins to list completed operations, at most `capacity`: a longer list loses its oldest. 0 ends it. */
 HC_API void hc_log_operations(hc_runtime* runtime, uint64_t capacity);
-/* Calls `visit` for the operations that were listed since the last call, oldest first, and returns how many were lost. */
+/* Calls `visit` for the operations that were listed since the last call, oldest first, and returns how many were lost.
+ */
 HC_API uint64_t hc_take_log(hc_runtime* runtime, void (*visit)(void* context, const hc_record* record), void* context);
 
 /* Aborts the job: the pending operations of all ranks fail with HC_ABORTED and the reason `why`. */

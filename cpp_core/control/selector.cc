@@ -225,8 +225,9 @@ bool Selector::Can(const Target& target, const wire::Signature& signature) const
     return HasBit(backend.dtypes, static_cast<int>(tensor.dtype));
   };
   // A barrier has no tensors, so it is of no device.
-  const bool reaches = signature.tensors.empty() ? backend.device_classes != 0
-                                                 : HasBit(backend.device_classes, static_cast<int>(signature.device_class));
+  const bool reaches = signature.tensors.empty()
+                           ? backend.device_classes != 0
+                           : HasBit(backend.device_classes, static_cast<int>(signature.device_class));
   return HasBit(backend.ops, static_cast<int>(signature.op)) && reaches && size_.ranks >= backend.min_ranks &&
          size_.ranks <= backend.max_ranks && std::ranges::all_of(signature.tensors, has_type);
 }

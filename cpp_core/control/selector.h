@@ -4,9 +4,9 @@
 //
 // Syntax of a rule: `op[,dtype][,device][,ranks][,hosts][:low-high]=backend[/algorithm]`, separated by semicolons. `*`
 // is any op. A device is a device class. Ranks are the number of ranks in the process set, such as 4ranks, 2-8ranks or
-// 16-ranks, and hosts that of their hosts, such as 1hosts. Sizes are bytes and take k, m, g (powers of 1024); `high` may
-// be empty. Example: "allreduce,float16,2-8ranks:0-64k=shm;allreduce=mpi". Ops whose sizes differ by rank (allgather,
-// alltoall, gather, scatter) take no size range: kInvalidArgument.
+// 16-ranks, and hosts that of their hosts, such as 1hosts. Sizes are bytes and take k, m, g (powers of 1024); `high`
+// may be empty. Example: "allreduce,float16,2-8ranks:0-64k=shm;allreduce=mpi". Ops whose sizes differ by rank
+// (allgather, alltoall, gather, scatter) take no size range: kInvalidArgument.
 //
 // The rules that a user or a program gives come first; those of a tuning table follow. The rules of a table are advice:
 // one for a backend or an algorithm that is not here is left out.

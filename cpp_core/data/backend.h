@@ -53,9 +53,9 @@ class Event {
 // scatter, uneven reducescatter).
 struct VariableOutput {
   std::function<StatusOr<std::byte*>(int64_t bytes)> allocate;  // called once, unless a device has the result
-  bool keeps_gaps = false;  // elements that no part covers keep their values, and are not set to zero
-  std::vector<int64_t> rows;                                    // filled by the backend: rows received from each rank
-  std::shared_ptr<cuda::DeviceBuffer> on_device;                // the result, if a device has it
+  bool keeps_gaps = false;    // elements that no part covers keep their values, and are not set to zero
+  std::vector<int64_t> rows;  // filled by the backend: rows received from each rank
+  std::shared_ptr<cuda::DeviceBuffer> on_device;  // the result, if a device has it
 };
 
 struct Collective {

@@ -50,7 +50,8 @@ void OperationLog::Add(const OperationTrace& trace) {
 
 std::vector<OperationRecord> OperationLog::Take(uint64_t* lost) {
   const MutexLock lock(mutex_);
-  std::vector<OperationRecord> taken(std::make_move_iterator(records_.begin()), std::make_move_iterator(records_.end()));
+  std::vector<OperationRecord> taken(std::make_move_iterator(records_.begin()),
+                                     std::make_move_iterator(records_.end()));
   records_.clear();
   *lost = std::exchange(lost_, 0);
   return taken;

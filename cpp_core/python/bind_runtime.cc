@@ -382,7 +382,8 @@ void BindRuntime(py::module_& module) {
           py::arg("size"))
       .def("backends", &BackendsOf, py::arg("process_set"))
       .def(
-          "configure", [](PyRuntime& self, const std::string& settings) { ThrowIfError(self.Get().Configure(settings)); },
+          "configure",
+          [](PyRuntime& self, const std::string& settings) { ThrowIfError(self.Get().Configure(settings)); },
           py::arg("settings"))
       .def_property_readonly("settings_changes", [](const PyRuntime& self) { return self.Known().settings_changes(); })
       .def("settings",

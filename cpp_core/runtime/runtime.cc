@@ -150,7 +150,8 @@ Status Runtime::CheckPrograms() const {
 }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
-  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get(), config.tuning));  // before this rank contacts others
+  HC_RETURN_IF_ERROR(
+      CheckKnobs(config.knobs, config.programs.get(), config.tuning));  // before this rank contacts others
   bool interrupted = false;
   const auto check = [&]() -> Status {
     interrupted = interrupted || (go_on && !go_on());
@@ -227,8 +228,8 @@ JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
   if (config.programs != nullptr) agree += "programs=" + config.programs->Summary() + "\n";
   const std::string nccl = config.nccl == nullptr ? "none" : cuda::Nccl::VersionText(config.nccl->version());
   agree += std::string(kNcclLine) + "=" + nccl + "\n";
-  return {config.knobs, config.identity,       config.epoch,           config.version, agree, config.communicator,
-          config.ranks, config.programs.get(), config.nccl != nullptr, config.tuning};
+  return {config.knobs,        config.identity, config.epoch,          config.version,         agree,
+          config.communicator, config.ranks,    config.programs.get(), config.nccl != nullptr, config.tuning};
 }
 
 // Makes the engine for messages. Ranks of this host are reached through shared memory, other ranks over MPI.
@@ -276,8 +277,9 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMember
     };
   }
   const uint32_t number = membership.process_set;
-  StatusOr<SetParts> parts = MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
-                                     {devices_, config_.nccl}, job_.tuning);
+  StatusOr<SetParts> parts =
+      MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
+              {devices_, config_.nccl}, job_.tuning);
   if (!parts.ok()) return parts;
   const MutexLock lock(settings_mutex_);
   selectors_.insert_or_assign(number, parts->controller->config().selector);

@@ -61,7 +61,7 @@ struct RuntimeConfig {
   std::shared_ptr<const cuda::Nccl> nccl = nullptr;            // found by Start; null: this rank has none
   // Selector rules of a tuning table; rank 0's are used on all ranks.
   std::string tuning = {};
-  std::function<void()> on_freed = [] {};                      // see OperationTable::Callbacks
+  std::function<void()> on_freed = [] {};  // see OperationTable::Callbacks
 };
 
 // The file for a rank's timeline: for rank 1 and "trace.json", "trace.rank1.json". A device such as /dev/null takes the

@@ -24,7 +24,8 @@ control::ControllerConfig ConfigOf(const Scenario& scenario, int set, int index)
   config.process_set = static_cast<uint32_t>(set);
   config.epoch = kEpoch;
   control::BackendTraits backend{.name = "simulated", .ops = ~0u, .device_classes = ~0u, .plain_fold = true};
-  if (auto selector = control::Selector::Parse({backend}, {config.size}, ""); selector.ok()) config.selector = *selector;
+  if (auto selector = control::Selector::Parse({backend}, {config.size}, ""); selector.ok())
+    config.selector = *selector;
   if (scenario.sabotage.on_config) {
     scenario.sabotage.on_config(set, members[static_cast<size_t>(index)], &config);
   }

@@ -39,7 +39,7 @@ struct Peers {
   // Stream sockets. Rank 0 has one per rank (-1 for itself), the other ranks have only links[0], to rank 0. The kernel
   // closes a rank's sockets when it ends.
   std::vector<UniqueFd> links;
-  std::string announcement;      // rank 0's BootstrapConfig::announcement
+  std::string announcement;                        // rank 0's BootstrapConfig::announcement
   std::shared_ptr<DuplicateRankWatch> duplicates;  // on rank 0 if the ranks may belong to two jobs; else null
 
   // For the child of a fork: closes every descriptor and does nothing else. The arena's memory is not mapped in the
@@ -52,7 +52,7 @@ struct BootstrapConfig {
   Handshake handshake;
   ArenaLayout layout;        // rank 0's is used on all ranks
   std::string announcement;  // rank 0's is given to all ranks; at most kMaxAnnouncement bytes
-  std::string directory;  // of the socket; empty: OwnDirectory of TMPDIR or /tmp
+  std::string directory;     // of the socket; empty: OwnDirectory of TMPDIR or /tmp
   int64_t timeout_ns = 30'000'000'000;
   // The numbers that messages show for the ranks, by rank of this start-up; empty: the ranks themselves.
   std::vector<int> job_ranks = {};

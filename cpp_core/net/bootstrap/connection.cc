@@ -94,8 +94,8 @@ Connection::Io Connection::CheckHeader() const {
   if (in_.size() < kHeaderBytes) return Io::kOk;
   const auto type = static_cast<uint8_t>(in_[4]);
   const bool good = type >= static_cast<uint8_t>(MessageType::kHello) &&
-                    type <= static_cast<uint8_t>(MessageType::kAnnouncement) && static_cast<uint8_t>(in_[5]) <= kMaxFds &&
-                    Length(in_) <= kMaxPayload;
+                    type <= static_cast<uint8_t>(MessageType::kAnnouncement) &&
+                    static_cast<uint8_t>(in_[5]) <= kMaxFds && Length(in_) <= kMaxPayload;
   return good ? Io::kOk : Io::kGarbage;
 }
 

@@ -16,12 +16,12 @@
 namespace horocache::net {
 
 enum class MessageType : uint8_t {
-  kHello = 1,    // worker: its identity and handshake; its pidfd if it has one
-  kOffer,        // rank 0: the arena's descriptor and the pids of all ranks
-  kDescriptors,  // rank 0: the pidfds of some ranks
-  kReady,        // worker: Ok if it could attach, else the error
-  kGiveUp,       // worker: its time limit has passed
-  kOutcome,      // rank 0: the outcome, Ok to start or the error
+  kHello = 1,     // worker: its identity and handshake; its pidfd if it has one
+  kOffer,         // rank 0: the arena's descriptor and the pids of all ranks
+  kDescriptors,   // rank 0: the pidfds of some ranks
+  kReady,         // worker: Ok if it could attach, else the error
+  kGiveUp,        // worker: its time limit has passed
+  kOutcome,       // rank 0: the outcome, Ok to start or the error
   kAnnouncement,  // rank 0, before the offer: its text for all ranks, unless that is empty
 };
 

@@ -127,9 +127,9 @@ TEST(Selector, AnOperationWithoutABackendIsAnErrorThatListsTheBackends) {
   const auto choice = Make(2, "").Choose(signature, 4);
   ASSERT_FALSE(choice.ok());
   EXPECT_EQ(choice.status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(
-      choice.status().message(),
-      "allreduce 'a': no backend runs allreduce of float32 on cuda tensors with 2 ranks. Backends here: loopback, shm, mpi.");
+  EXPECT_EQ(choice.status().message(),
+            "allreduce 'a': no backend runs allreduce of float32 on cuda tensors with 2 ranks. Backends here: "
+            "loopback, shm, mpi.");
   signature = Tensor("a");
   signature.backend = "shn";
   EXPECT_NE(Make(2, "").Choose(signature, 4).status().message().find("did you mean 'shm'?"), std::string::npos);
@@ -144,7 +144,8 @@ TEST(Selector, BadRulesAreNamedWithTheNearestValidWord) {
   EXPECT_NE(Error("allreduce=shm/onshot").find("did you mean 'oneshot'?"), std::string::npos);
   EXPECT_NE(Error("broadcast=shm").find("backend shm does not run broadcast"), std::string::npos);
   EXPECT_NE(Error("allreduce=smh").find(". Note."), std::string::npos);
-  EXPECT_NE(Error("allreduce").find("op[,dtype][,device][,ranks][,hosts][:low-high]=backend[/algorithm]"), std::string::npos);
+  EXPECT_NE(Error("allreduce").find("op[,dtype][,device][,ranks][,hosts][:low-high]=backend[/algorithm]"),
+            std::string::npos);
   for (const char* range : {"5", "-5", "a-b", "1x-", "9999999999g-", "64k-1k", "1-1", "--", "1-2-3"}) {
     EXPECT_NE(Error(std::string("allreduce:") + range + "=shm").find("size range"), std::string::npos) << range;
   }
