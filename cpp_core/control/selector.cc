@@ -121,23 +121,36 @@ std::vector<std::string> OperationsOf(const BackendTraits& backend) {
   return names;
 }
 
+bool Allows(std::string_view named, std::string_view backend) {
+  if (named.empty()) return true;
+  while (true) {
+    const std::string_view first = named.substr(0, named.find('|'));
+    if (Trim(first.substr(0, first.find('/'))) == backend) return true;
+    if (first.size() == named.size()) return false;
+    named.remove_prefix(first.size() + 1);
+  }
+}
+
 StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, SetSize size, std::string_view rules,
                                    std::string_view table, std::string note) {
   Selector selector;
   selector.note_ = std::move(note);
   selector.backends_ = std::move(backends);
   selector.size_ = size;
-  HC_RETURN_IF_ERROR(selector.AddRules(rules, wire::ChosenBy::kRule));
-  HC_RETURN_IF_ERROR(selector.AddRules(table, wire::ChosenBy::kTable));
+  HC_RETURN_IF_ERROR(selector.AddRules(rules, wire::ChosenBy::kRule, &selector.rules_));
+  HC_RETURN_IF_ERROR(selector.AddRules(table, wire::ChosenBy::kTable, &selector.rules_));
   return selector;
 }
 
 Status Selector::SetTable(std::string_view table) {
-  std::erase_if(rules_, [](const Rule& rule) { return rule.kind == wire::ChosenBy::kTable; });
-  return AddRules(table, wire::ChosenBy::kTable);
+  std::vector<Rule> rules = rules_;
+  std::erase_if(rules, [](const Rule& rule) { return rule.kind == wire::ChosenBy::kTable; });
+  HC_RETURN_IF_ERROR(AddRules(table, wire::ChosenBy::kTable, &rules));
+  rules_ = std::move(rules);
+  return Status::Ok();
 }
 
-Status Selector::AddRules(std::string_view rules, wire::ChosenBy kind) {
+Status Selector::AddRules(std::string_view rules, wire::ChosenBy kind, std::vector<Rule>* out) const {
   for (const std::string& part : Split(rules, ';')) {
     const std::string_view rule = Trim(part);
     if (rule.empty()) continue;
@@ -146,7 +159,7 @@ Status Selector::AddRules(std::string_view rules, wire::ChosenBy kind) {
     if (is_missing) continue;
     if (!parsed.ok()) return BadRule(rule, kind, parsed.status().message());
     parsed->kind = kind;
-    rules_.push_back(*parsed);
+    out->push_back(*parsed);
   }
   return Status::Ok();
 }
@@ -259,24 +272,34 @@ StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_
   if (candidates.empty()) return Unsupported(signature);
   const bool is_named = names_any && signature.backend.find('|') == std::string::npos;
   if (is_named) return choice(candidates.front(), wire::ChosenBy::kCall);
-  const auto is_candidate = [&](const Rule& rule) {
-    return std::ranges::find(candidates, rule.target.backend, &Target::backend) != candidates.end();
-  };
   for (const Rule& rule : rules_) {
-    if (Applies(rule, signature, bytes) && is_candidate(rule)) return choice(rule.target, rule.kind);
+    if (!Applies(rule, signature, bytes)) continue;
+    if (const std::optional<Target> target = Pick(rule.target, candidates)) return choice(*target, rule.kind);
   }
   return choice(candidates.front(), wire::ChosenBy::kOrder);
 }
 
-bool Selector::Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const {
+std::optional<Selector::Target> Selector::Pick(const Target& rule, const std::vector<Target>& candidates) {
+  for (const Target& target : candidates) {
+    if (target.backend != rule.backend) continue;
+    if (rule.algorithm == 0 || target.algorithm == rule.algorithm) return target;
+    if (target.algorithm == 0) return rule;
+  }
+  return std::nullopt;
+}
+
+bool Selector::IsForThisSet(const Rule& rule) const {
   const auto within = [](int64_t number, int64_t low, int64_t high) {
     return number >= low && (high < 0 || number <= high);
   };
+  return within(size_.ranks, rule.min_ranks, rule.max_ranks) && within(size_.hosts, rule.min_hosts, rule.max_hosts);
+}
+
+bool Selector::Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const {
   const wire::Op op = signature.op;
   if (rule.op >= 0 && rule.op != static_cast<int>(op)) return false;
   if (rule.device >= 0 && rule.device != static_cast<int>(signature.device_class)) return false;
-  if (!within(size_.ranks, rule.min_ranks, rule.max_ranks) || !within(size_.hosts, rule.min_hosts, rule.max_hosts))
-    return false;
+  if (!IsForThisSet(rule)) return false;
   const auto is_of_type = [&](const wire::TensorMeta& tensor) { return rule.dtype == static_cast<int>(tensor.dtype); };
   if (rule.dtype >= 0 && !std::ranges::all_of(signature.tensors, is_of_type)) return false;
   const bool by_size = rule.low > 0 || rule.high >= 0;
@@ -286,8 +309,10 @@ bool Selector::Applies(const Rule& rule, const wire::Signature& signature, int64
 
 Status Selector::Unsupported(const wire::Signature& signature) const {
   const std::vector<std::string> names = BackendNames(backends_);
-  const std::string who =
-      signature.backend.empty() ? "no backend runs " : "backend '" + Printable(signature.backend) + "' does not run ";
+  const bool several = signature.backend.find('|') != std::string::npos;
+  const std::string who = signature.backend.empty() ? "no backend runs "
+                          : several ? "none of the backends '" + Printable(signature.backend) + "' runs "
+                                    : "backend '" + Printable(signature.backend) + "' does not run ";
   const std::string type =
       signature.tensors.empty() ? "" : " of " + std::string(DTypeName(signature.tensors.front().dtype));
   return {StatusCode::kUnsupported, Describe(signature) + ": " + who + std::string(OpName(signature.op)) + type +

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,9 @@ struct BackendTraits {
 
 std::vector<std::string> OperationsOf(const BackendTraits& backend);
 
+// True if a call that names these backends (wire::Signature::backend) lets `backend` run its operation.
+bool Allows(std::string_view named, std::string_view backend);
+
 // The ranks of a process set, and their hosts.
 struct SetSize {
   int ranks = 1;
@@ -55,14 +59,16 @@ class Selector {
                                   std::string_view table = {}, std::string note = {});
 
   // Chooses the backend that the signature names, as backend[/algorithm]. The signature may name several, separated by
-  // `|`; then, and if it names none, the choice is that of the first rule that applies and whose backend is named and
-  // can run the operation; otherwise the first one named, or of all, that can. kUnsupported if none can; the error
-  // names the request and the known backends. `bytes` is ignored for ops whose sizes differ by rank.
+  // `|`: the candidates are these, or all if it names none, as far as they can run the operation. The first rule that
+  // applies and has one of them decides; without such a rule it is the first candidate. An algorithm that the signature
+  // names is kept: a rule with another one does not apply, and a rule without one gets it.
+  // kUnsupported if a name is unknown or there is no candidate; the error names the request and the known backends.
+  // `bytes` is ignored for ops whose sizes differ by rank.
   StatusOr<wire::Choice> Choose(const wire::Signature& signature, int64_t bytes) const;
   uint64_t Hash() const;
   std::string ToString() const;  // the table, one rule a line
   const std::vector<BackendTraits>& backends() const { return backends_; }
-  // Replaces the rules of the tuning table.
+  // Replaces the rules of the tuning table; after an error all rules are as before.
   Status SetTable(std::string_view table);
 
  private:
@@ -84,10 +90,14 @@ class Selector {
   static Status ParseCondition(std::string_view text, Rule* parsed);
   static Status ParseTerm(std::string_view term, Rule* parsed);
   StatusOr<Rule> ParseRule(std::string_view rule) const;
-  Status AddRules(std::string_view rules, wire::ChosenBy kind);
+  Status AddRules(std::string_view rules, wire::ChosenBy kind, std::vector<Rule>* out) const;
   // The targets that the signature names, in its order; the error text goes to *wrong.
   std::vector<Target> Asked(const wire::Signature& signature, std::string* wrong) const;
   bool Can(const Target& target, const wire::Signature& signature) const;
+  // The target of the rule among the candidates; none if the rule does not fit.
+  static std::optional<Target> Pick(const Target& rule, const std::vector<Target>& candidates);
+  // True if the rule is for process sets of this size.
+  bool IsForThisSet(const Rule& rule) const;
   bool Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const;
   Status Unsupported(const wire::Signature& signature) const;
 

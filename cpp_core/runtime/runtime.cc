@@ -470,10 +470,9 @@ Status Runtime::Check(const Operation& operation) const {
 
 // NCCL has one device of each rank in a process set, that of its first operation.
 Status Runtime::CheckDevice(const Operation& operation) const {
-  const std::string& named = operation.request.signature.backend;
-  const std::string_view backend = std::string_view(named).substr(0, named.find('/'));
-  if (!operation.computed.has_value() || config_.nccl == nullptr || !(backend.empty() || backend == "nccl"))
-    return Status::Ok();
+  const bool may_be_nccl = operation.computed.has_value() && config_.nccl != nullptr &&
+                           control::Allows(operation.request.signature.backend, "nccl");
+  if (!may_be_nccl) return Status::Ok();
   const int device = operation.computed->device();
   const MutexLock lock(nccl_devices_mutex_);
   const int first = nccl_devices_.emplace(operation.process_set, device).first->second;
