@@ -31,7 +31,7 @@ Plan& FusionPlanner::AddInline(OpId op, std::shared_ptr<const Signature> signatu
   const auto tensors = static_cast<int>(signature->tensors.size());
   Item item{.op = op, .signature = std::move(signature), .choice = choice};
   Plan& plan = NewPlan(item, {});
-  plan.items.push_back({op, std::move(item.signature), 0, tensors, true});
+  plan.items.push_back({op, std::move(item.signature), 0, tensors, true, choice.chosen_by});
   return plan;
 }
 
@@ -79,7 +79,7 @@ int64_t FusionPlanner::EmitPieces(const Item& item, const std::vector<int32_t>& 
   const std::vector<wire::TensorMeta>& tensors = item.signature->tensors;
   const int count = static_cast<int>(tensors.size());
   if (!Fuses(item.signature->op) || (item.one_dtype && item.bytes <= threshold_) || count <= 1) {
-    NewPlan(item, joined).items.push_back({item.op, item.signature, 0, count, true});
+    NewPlan(item, joined).items.push_back({item.op, item.signature, 0, count, true, item.choice.chosen_by});
     return item.bytes;
   }
   int first = 0;
@@ -92,7 +92,8 @@ int64_t FusionPlanner::EmitPieces(const Item& item, const std::vector<int32_t>& 
       bytes += more;
       ++end;
     }
-    NewPlan(item, joined).items.push_back({item.op, item.signature, first, end - first, end == count});
+    NewPlan(item, joined)
+        .items.push_back({item.op, item.signature, first, end - first, end == count, item.choice.chosen_by});
     if (end == count) return bytes;
     first = end;
   }
@@ -113,7 +114,7 @@ void FusionPlanner::PlanFirst(const std::vector<int32_t>& joined) {
     const Item& item = items_[waiting_[next]];
     if (MayJoin(first, item) && total + item.bytes <= threshold_) {
       plans_[tail_ - 1].items.push_back(
-          {item.op, item.signature, 0, static_cast<int>(item.signature->tensors.size()), true});
+          {item.op, item.signature, 0, static_cast<int>(item.signature->tensors.size()), true, item.choice.chosen_by});
       total += item.bytes;
     } else {
       set_aside_.push_back(waiting_[next]);
@@ -130,7 +131,7 @@ bool FusionPlanner::MayJoin(const Item& first, const Item& item) const {
   if (!item.one_dtype || (disable_group_fusion_ && IsGroup(b))) return false;
   return a.op == b.op && a.tensors[0].dtype == b.tensors[0].dtype && a.reduce_op == b.reduce_op &&
          a.prescale == b.prescale && a.postscale == b.postscale && a.root == b.root &&
-         a.device_class == b.device_class && a.layers == b.layers && first.choice == item.choice;
+         a.device_class == b.device_class && a.layers == b.layers && first.choice.RunsAs(item.choice);
 }
 
 }  // namespace horocache::control

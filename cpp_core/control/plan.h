@@ -19,7 +19,8 @@ struct PlanItem {
   std::shared_ptr<const wire::Signature> signature;  // shared with the response cache
   int first_tensor = 0;
   int num_tensors = 0;
-  bool last_piece = true;  // true if the op is complete when this piece is
+  bool last_piece = true;                             // true if the op is complete when this piece is
+  wire::ChosenBy chosen_by = wire::ChosenBy::kOrder;  // may differ between the items of a plan
 };
 
 // One fused operation. Equal on all ranks of the process set, except for the `OpId`s and agreed_ns.

@@ -157,8 +157,8 @@ struct RequestList {
   bool operator==(const RequestList&) const = default;
 };
 
-// What decided how an operation runs: nothing but the order of backends, the caller, a rule of the user's or of a
-// program, or a rule of the tuning table.
+// The reason for which an operation runs as it does: nothing but the order of backends, the caller, a rule of the
+// user's or of a program, or a rule of the tuning table.
 enum class ChosenBy : uint8_t { kOrder, kCall, kRule, kTable };
 inline constexpr int kNumChosenBys = 4;
 std::string_view ChosenByName(ChosenBy chosen_by);
@@ -170,6 +170,10 @@ struct Choice {
   uint16_t lane = 0;
   ChosenBy chosen_by = ChosenBy::kOrder;  // for logs
   bool operator==(const Choice&) const = default;
+  // True if operations with these choices run alike, so that they may be fused.
+  bool RunsAs(const Choice& other) const {
+    return backend == other.backend && algorithm == other.algorithm && lane == other.lane;
+  }
 };
 
 // The agreed answer to a request: all ranks run the operation (code kOk), or fail with the same message on every rank.

@@ -36,7 +36,7 @@ inline observe::OperationTrace TraceOf(const Operation& operation, const control
   trace.sequence = plan.sequence;
   trace.item = static_cast<uint32_t>(&item - plan.items.data());
   trace.fused = static_cast<uint32_t>(plan.items.size());
-  trace.chosen_by = wire::ChosenByName(plan.choice.chosen_by);
+  trace.chosen_by = wire::ChosenByName(item.chosen_by);
   return trace;
 }
 

@@ -21,6 +21,7 @@ class Planning {
   // `elements` floats, 4 bytes each.
   Planning& Add(const std::string& name, int64_t elements) { return Add(Tensor(name, {elements})); }
 
+  void SetThreshold(int64_t bytes) { planner_.SetThreshold(bytes); }
   std::string Run() {
     planner_.Run({}, 1);
     std::string text;
@@ -115,6 +116,35 @@ TEST(FusionPlanner, OnlyEqualOperationsFuse) {
   planning.Add(Tensor("choice"), {0, 1, 0});
   planning.Add("b", 1);
   EXPECT_EQ(planning.Run(), "a b | op | root | reduce | pre | post | device | layers | choice");
+}
+
+TEST(FusionPlanner, WhatHasChosenABackendMakesNoDifference) {
+  Planning planning(1000);
+  const auto chosen = [](wire::ChosenBy by) { return wire::Choice{1, 2, 1, by}; };
+  planning.Add(Tensor("a"), chosen(wire::ChosenBy::kCall));
+  planning.Add(Tensor("b"), chosen(wire::ChosenBy::kTable));
+  planning.Add(Group("g", {"x", "y"}), chosen(wire::ChosenBy::kRule));
+  planning.Add(Tensor("c"), {1, 0, 1, wire::ChosenBy::kCall});
+  EXPECT_EQ(planning.Run(), "a b g[0+2] | c");
+  planning.Add(Tensor("a"), chosen(wire::ChosenBy::kCall));
+  planning.Add(Group("g", {"x", "y"}), chosen(wire::ChosenBy::kTable));
+  planning.Run();
+  ASSERT_EQ(planning.last.items.size(), 2u);
+  EXPECT_EQ(planning.last.items[0].chosen_by, wire::ChosenBy::kCall);
+  EXPECT_EQ(planning.last.items[1].chosen_by, wire::ChosenBy::kTable);
+}
+
+TEST(FusionPlanner, AnotherThresholdHoldsForLaterRuns) {
+  Planning planning(40);
+  EXPECT_EQ(planning.Add("a", 4).Add("b", 4).Run(), "a b");
+  planning.SetThreshold(16);
+  EXPECT_EQ(planning.Add("a", 4).Add("b", 4).Run(), "a | b");
+  EXPECT_EQ(planning.Add(Group("g", {"x", "y"})).Run(), "g[0+1]... | g[1+1]");
+  planning.SetThreshold(0);
+  EXPECT_EQ(planning.Add("a", 1).Add("b", 1).Run(), "a | b");
+  planning.SetThreshold(40);
+  EXPECT_EQ(planning.Add("a", 1).Add("b", 1).Run(), "a b");
+  EXPECT_EQ(planning.sequences.back() + 1, planning.sequences.size()) << "sequences go on";
 }
 
 TEST(FusionPlanner, OtherOperationsDoNotFuse) {

@@ -54,7 +54,7 @@ ResponseList SomeResponses() {
   list.erase = {3, 1};
   Response response;
   response.signature = SomeSignature();
-  response.choice = {1, 2, 65535};
+  response.choice = {1, 2, 65535, ChosenBy::kTable};
   response.code = StatusCode::kMismatch;
   response.message = "no";
   response.last_joined = -1;
@@ -65,6 +65,7 @@ ResponseList SomeResponses() {
   list.left = {5, 6};
   list.report = "slow";
   list.late_ranks = {7};
+  list.settings = std::string("cache=0\ntable=*=shm\nnote=\0\xff", 27);
   list.fatal = StatusCode::kAborted;
   return list;
 }
@@ -158,6 +159,27 @@ TEST(Codec, EnumsOutOfRangeAreCorrupt) {
   EXPECT_FALSE(DecodeRequestList(Bytes(bytes)).ok());
 }
 
+TEST(Codec, AnUnknownReasonForAChoiceIsCorrupt) {
+  ResponseList list = SomeResponses();
+  list.responses[0].choice.chosen_by = static_cast<ChosenBy>(kNumChosenBys);
+  std::string bytes;
+  Encode(list, &bytes);
+  const auto decoded = DecodeResponseList(Bytes(bytes));
+  ASSERT_FALSE(decoded.ok());
+  EXPECT_EQ(decoded.status().code(), StatusCode::kCorrupt);
+  EXPECT_NE(decoded.status().message().find("unknown reason for a choice"), std::string::npos);
+}
+
+TEST(Codec, LongSettingsSurvive) {
+  ResponseList list;
+  list.settings = "table=" + std::string(1 << 18, '*');
+  std::string bytes;
+  Encode(list, &bytes);
+  const auto back = DecodeResponseList(Bytes(bytes));
+  ASSERT_TRUE(back.ok()) << back.status().ToString();
+  EXPECT_EQ(*back, list);
+}
+
 // Decoding ends without a crash for any bytes. A message that decodes can be encoded, and the result decodes again. CI
 // runs this test under ASan and UBSan.
 TEST(Codec, MutatedMessagesNeverCrash) {
@@ -214,8 +236,26 @@ TEST(Message, EveryEnumHasAName) {
   for (int i = 0; i < kNumOps; ++i) EXPECT_FALSE(OpName(static_cast<Op>(i)).empty());
   for (int i = 0; i < kNumReduceOps; ++i) EXPECT_FALSE(ReduceOpName(static_cast<ReduceOp>(i)).empty());
   for (int i = 0; i < kNumDeviceClasses; ++i) EXPECT_FALSE(DeviceClassName(static_cast<DeviceClass>(i)).empty());
+  for (int i = 0; i < kNumChosenBys; ++i) EXPECT_FALSE(ChosenByName(static_cast<ChosenBy>(i)).empty());
   EXPECT_EQ(OpName(Op::kRecv), "recv");
+  EXPECT_EQ(ChosenByName(ChosenBy::kTable), "table");
   EXPECT_EQ(ReduceOpName(ReduceOp::kXor), "xor");
+}
+
+TEST(Message, SomeOperationsWorkOnRows) {
+  std::string names;
+  for (int i = 0; i < kNumOps; ++i) {
+    if (WorksOnRows(static_cast<Op>(i))) names += std::string(OpName(static_cast<Op>(i))) + " ";
+  }
+  EXPECT_EQ(names, "allgather reducescatter alltoall gather scatter ");
+}
+
+TEST(Message, ChoicesThatDifferInTheirReasonRunAlike) {
+  const Choice choice{1, 2, 3, ChosenBy::kCall};
+  EXPECT_TRUE(choice.RunsAs({1, 2, 3, ChosenBy::kTable}));
+  EXPECT_FALSE(choice.RunsAs({0, 2, 3, ChosenBy::kCall}));
+  EXPECT_FALSE(choice.RunsAs({1, 0, 3, ChosenBy::kCall}));
+  EXPECT_FALSE(choice.RunsAs({1, 2, 0, ChosenBy::kCall}));
 }
 
 }  // namespace
