@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "control/bitvector.h"
-#include "control/settings.h"
 #include "control/signature.h"
 #include "wire/codec.h"
 
@@ -65,7 +64,7 @@ Status Controller::SubmitJoin(OpId op, const Signature& signature, int64_t now_n
 
 void Controller::NoteSubmitted(int64_t now_ns, int64_t bytes) {
   if (unflushed_since_ns_ == kNever) unflushed_since_ns_ = now_ns;
-  unflushed_bytes_ += bytes;
+  if (fuses() && !HasFullFlush()) unflushed_bytes_ += bytes;
   if (next_inspect_ns_ == kNever && config_.stall_check) next_inspect_ns_ = now_ns + config_.stall_warn_ns;
   ++changes_;
 }
@@ -115,21 +114,21 @@ Controller::Controller(ControllerConfig config)
 }
 
 Status Controller::Configure(const std::string& settings) {
+  if (config_.rank != 0) {
+    return InvalidArgumentError("settings: " + own_name() + " cannot change them; " + config_.names.Text(0) + " can.");
+  }
   const StatusOr<Settings> parsed = ParseSettings(settings);
   if (!parsed.ok()) return parsed.status();
-  if (parsed->table) {
-    Selector selector = config_.selector;
-    HC_RETURN_IF_ERROR(selector.SetTable(*parsed->table));
-  }
+  if (parsed->table) HC_RETURN_IF_ERROR(Selector(config_.selector).SetTable(*parsed->table));
   if (closed_) return end_;
-  new_settings_ = settings;
+  new_settings_.push_back(settings);
   ++changes_;
   return Status::Ok();
 }
 
-bool Controller::NextSettings(std::string* text) {
+bool Controller::NextSettings(Settings* settings) {
   if (settings_.empty()) return false;
-  *text = std::move(settings_.front());
+  *settings = std::move(settings_.front());
   settings_.pop_front();
   return true;
 }

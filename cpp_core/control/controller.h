@@ -56,6 +56,7 @@
 #include "control/rank_set.h"
 #include "control/response_cache.h"
 #include "control/selector.h"
+#include "control/settings.h"
 #include "control/stall_inspector.h"
 #include "control/tensor_queue.h"
 #include "wire/message.h"
@@ -130,8 +131,9 @@ class Controller {
   void SetLastDone(const std::string& name);
   // Sends the note to the logs of all ranks, with the next round.
   void SendNote(const std::string& note);
-  // Rank 0 only: all ranks change these settings with the next round; see Note [Settings change in one round] in
-  // settings.h. kInvalidArgument if the text does not parse, or its table does not fit the set's backends.
+  // Rank 0 only: all ranks change these settings in a round of their own, in the order of the calls; see Note [Settings
+  // change in one round] in settings.h. kInvalidArgument on another rank, or if the text or its table does not parse;
+  // the reason if the set has ended.
   Status Configure(const std::string& settings);
   // This rank leaves: the next round announces it, and that round closes the set on all ranks.
   void Leave() { leaving_ = true; }
@@ -144,9 +146,8 @@ class Controller {
   // ---- outputs to the runtime, to be taken after every Agreement::Step ----
   bool NextPlan(Plan* plan);  // reuses the vectors in *plan
   bool NextFailure(Failure* failure);
-  bool NextReport(std::string* text);  // a warning for the log: stall report, cache growth
-  // The settings that were changed, in order; false if none were since the last call.
-  bool NextSettings(std::string* text);
+  bool NextReport(std::string* text);     // a warning for the log: stall report, cache growth
+  bool NextSettings(Settings* settings);  // settings that this rank has changed
   // True, once, if other ranks ask for this rank's stack traces.
   bool TakeStackRequest() { return std::exchange(asked_, false); }
   bool closed() const { return closed_; }     // true if the set has ended; plans handed out before still run
@@ -189,10 +190,8 @@ class Controller {
   // True if some submissions are not flushed yet; UnflushedSinceNs is the time of the first of them, or kNever.
   bool HasUnflushed() const { return unflushed_since_ns_ != kNever; }
   int64_t UnflushedSinceNs() const { return unflushed_since_ns_; }
-  // True if the submissions that are not flushed yet fill a fused operation.
-  bool HasFullFlush() const {
-    return config_.fusion_threshold_bytes > 0 && unflushed_bytes_ >= config_.fusion_threshold_bytes;
-  }
+  // True if the submissions that are not flushed yet fill a fused operation, so that waiting for more is of no use.
+  bool HasFullFlush() const { return fuses() && unflushed_bytes_ >= config_.fusion_threshold_bytes; }
   // Lets HintBitvector show all submissions made so far.
   void Flush();
   // The StatusFlag bits that this rank raises. kUncached stands for flushed requests only.
@@ -287,6 +286,7 @@ class Controller {
   void RequestDeadlockCheck(int64_t now_ns);
 
   bool joined_here() const { return join_state_ == JoinState::kJoined; }
+  bool fuses() const { return config_.fusion_threshold_bytes > 0; }
   // The hash that all ranks compare in every round: they have the same cache and the same selector.
   uint64_t proof() const { return cache_.hash() ^ selector_hash_; }
   // True if all threads here wait for operations that are pending in the control plane. A thread that waits for a
@@ -299,7 +299,7 @@ class Controller {
   FusionPlanner planner_;
   std::deque<Failure> failures_;
   std::deque<std::string> reports_;
-  std::deque<std::string> settings_;  // that were applied
+  std::deque<Settings> settings_;  // changed, and not handed out
   ControllerCounters counters_;
   uint64_t round_ = 0;
   uint64_t changes_ = 0;
@@ -319,7 +319,7 @@ class Controller {
 
   // Flushing. Uncached requests that are flushed but not sent raise kUncached.
   int64_t unflushed_since_ns_ = kNever;
-  int64_t unflushed_bytes_ = 0;
+  int64_t unflushed_bytes_ = 0;  // counted up to the threshold, and only while operations fuse
   size_t flushed_unsent_ = 0;
 
   JoinState join_state_ = JoinState::kNone;
@@ -339,7 +339,7 @@ class Controller {
   int64_t still_since_ns_ = kNever;  // since then all threads have waited and nothing has changed
 
   // Rank 0 only.
-  std::string new_settings_;  // of the next round
+  std::deque<std::string> new_settings_;  // one for each of the next rounds
   Coordinator coordinator_;
   wire::Signature first_join_;  // the join of the first rank that has joined
   int first_joined_ = -1;

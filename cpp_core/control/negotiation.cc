@@ -7,7 +7,6 @@
 #include "control/bitvector.h"
 #include "control/controller.h"
 #include "control/mismatch.h"
-#include "control/settings.h"
 #include "control/signature.h"
 
 namespace horocache::control {
@@ -98,7 +97,8 @@ Status Controller::Coordinate(std::span<const RequestList> unsorted, const Round
 
 // The responses of this round are chosen by the new table already.
 Status Controller::AddSettings(ResponseList* out) {
-  out->settings = std::exchange(new_settings_, {});
+  out->settings = std::move(new_settings_.front());
+  new_settings_.pop_front();
   const StatusOr<Settings> parsed = ParseSettings(out->settings);
   if (!parsed.ok()) return parsed.status();
   return parsed->table ? config_.selector.SetTable(*parsed->table) : Status::Ok();

@@ -5,7 +5,6 @@
 #include "control/bitvector.h"
 #include "control/controller.h"
 #include "control/join.h"
-#include "control/settings.h"
 #include "control/signature.h"
 
 namespace horocache::control {
@@ -155,22 +154,21 @@ bool Controller::EraseFromCache(CacheBit bit) {
 
 // See Note [Settings change in one round] in settings.h.
 Status Controller::ApplySettings(const std::string& text) {
-  const StatusOr<Settings> parsed = ParseSettings(text);
-  if (!parsed.ok()) return Status(StatusCode::kCorrupt, parsed.status().message());
+  StatusOr<Settings> parsed = ParseSettings(text);
+  Status status = parsed.status();
+  if (status.ok() && parsed->table) status = config_.selector.SetTable(*parsed->table);
+  if (!status.ok()) return {StatusCode::kCorrupt, "from " + config_.names.Text(0) + ": " + status.message()};
   if (parsed->fusion_threshold_bytes) {
     config_.fusion_threshold_bytes = *parsed->fusion_threshold_bytes;
     planner_.SetThreshold(config_.fusion_threshold_bytes);
   }
   if (parsed->cycle_time_ns) config_.cycle_time_ns = *parsed->cycle_time_ns;
-  if (parsed->table) {
-    HC_RETURN_IF_ERROR(config_.selector.SetTable(*parsed->table));
-    selector_hash_ = config_.selector.Hash();
-  }
+  if (parsed->table) selector_hash_ = config_.selector.Hash();
   if (parsed->table || !parsed->cache.value_or(true)) {
     for (size_t bit = 0; bit < 64 * cache_.num_words(); ++bit) EraseFromCache(static_cast<CacheBit>(bit));
   }
   if (parsed->cache) cache_.Enable(*parsed->cache);
-  settings_.push_back(text);
+  settings_.push_back(std::move(*parsed));
   return Status::Ok();
 }
 

@@ -12,7 +12,20 @@ constexpr int64_t kMostFusionBytes = int64_t{1} << 32;  // as the knob fusion_th
 constexpr double kMostCycleMs = 1000;                   // as the knob cycle_time
 
 Status BadLine(std::string_view line, const std::string& why) {
-  return InvalidArgumentError("settings: '" + Printable(line) + "': " + why);
+  constexpr size_t kMostShown = 256;  // bytes of the line
+  return InvalidArgumentError("settings: '" + Printable(line.substr(0, kMostShown)) +
+                              (line.size() > kMostShown ? "...': " : "': ") + why);
+}
+
+Status CheckText(std::string_view text) {
+  if (text.size() > kMaxSettings) {
+    return InvalidArgumentError("settings: the text has " + std::to_string(text.size()) + " bytes; at most " +
+                                std::to_string(kMaxSettings) + " are possible");
+  }
+  if (text.find('\0') != std::string_view::npos) return InvalidArgumentError("settings: the text has a zero byte");
+  if (text.find_first_not_of('\n') == std::string_view::npos)
+    return InvalidArgumentError("settings: the text is empty; write lines name=value");
+  return Status::Ok();
 }
 
 Status ParseLine(std::string_view line, std::string_view name, std::string_view value, Settings* settings) {
@@ -34,7 +47,7 @@ Status ParseLine(std::string_view line, std::string_view name, std::string_view 
   } else if (name == "note") {
     settings->note = value;
   } else {
-    return BadLine(line, "there are fusion_threshold, cycle_time, cache, table and note");
+    return BadLine(line, "no such setting; there are fusion_threshold, cycle_time, cache, table and note");
   }
   return Status::Ok();
 }
@@ -42,6 +55,7 @@ Status ParseLine(std::string_view line, std::string_view name, std::string_view 
 }  // namespace
 
 StatusOr<Settings> ParseSettings(std::string_view text) {
+  HC_RETURN_IF_ERROR(CheckText(text));
   Settings settings;
   std::set<std::string, std::less<>> seen;
   for (const std::string& line : Split(text, '\n')) {

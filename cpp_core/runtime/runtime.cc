@@ -15,7 +15,6 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "control/selector.h"
-#include "control/settings.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
 #include "net/mpi/mpi_process.h"
@@ -286,49 +285,6 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMember
   return parts;
 }
 
-std::vector<control::BackendTraits> Runtime::Backends(uint32_t process_set) const {
-  const MutexLock lock(settings_mutex_);
-  const auto found = selectors_.find(process_set);
-  if (found == selectors_.end() || sets_.OpenRanks(process_set).empty()) return {};
-  return found->second.backends();
-}
-
-// ---- settings
-
-Status Runtime::Configure(const std::string& text) {
-  if (!alive_) return {StatusCode::kShutDown, "horocache has been shut down on this rank; call init() again."};
-  if (job_.identity.rank != 0) {
-    return InvalidArgumentError("rank " + std::to_string(job_.identity.rank) +
-                                " cannot change the settings of the job; call it on rank 0");
-  }
-  const StatusOr<control::Settings> settings = control::ParseSettings(text);
-  if (!settings.ok()) return settings.status();
-  if (settings->table) {
-    const MutexLock lock(settings_mutex_);
-    HC_RETURN_IF_ERROR(control::Selector(selectors_.at(0)).SetTable(*settings->table));
-  }
-  engine_->Configure(text);
-  return Status::Ok();
-}
-
-Runtime::AppliedSettings Runtime::settings() const {
-  const MutexLock lock(settings_mutex_);
-  return settings_;
-}
-
-// Called by the driving thread.
-void Runtime::OnSettings(const std::string& text) {
-  const StatusOr<control::Settings> settings = control::ParseSettings(text);
-  if (settings->cycle_time_ns) engine_->SetLinger(*settings->cycle_time_ns);
-  if (settings->fusion_threshold_bytes) engine_->SetFullBytes(*settings->fusion_threshold_bytes);
-  {
-    const MutexLock lock(settings_mutex_);
-    ++settings_.changes;
-    if (settings->note) settings_.note = *settings->note;
-  }
-  settings_changes_.fetch_add(1);
-}
-
 // The parts of the progress engine that need no other rank.
 ProgressEngine::Parts Runtime::PartsOfEngine() {
   ProgressEngine::Parts parts;
@@ -349,8 +305,7 @@ void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
   parts->on_end = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
     if (why.code() == StatusCode::kPeerLost) arena->NoteJobLost(own, why.code(), why.message());
   };
-  // Those of other sets than that of all ranks do not change.
-  parts->on_settings = [this](uint32_t, const std::string& text) { OnSettings(text); };
+  parts->on_settings = [this](const control::Settings& settings) { OnSettings(settings); };
   parts->on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
   parts->on_operation_abandoned = [heap = heap_] {
     if (heap != nullptr) heap->Close();

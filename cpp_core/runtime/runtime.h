@@ -126,7 +126,8 @@ class Runtime {
   std::vector<control::BackendTraits> Backends(uint32_t process_set) const HC_EXCLUDES(settings_mutex_);
 
   // ---- settings of the set of all ranks, see Note [Settings change in one round] in control/settings.h
-  // Rank 0 changes settings on all ranks, soon. kInvalidArgument on another rank, or for a bad text.
+  // Rank 0 changes settings on all ranks, soon. kInvalidArgument on another rank, or for a bad text; the reason if the
+  // job has ended.
   Status Configure(const std::string& text) HC_EXCLUDES(settings_mutex_);
   struct AppliedSettings {
     uint64_t changes = 0;  // how often this rank has changed its settings
@@ -212,7 +213,8 @@ class Runtime {
   void NoteUnseenFailure(const Status& why, uint32_t process_set);
   void SetCallbacks(ProgressEngine::Parts* parts);
   Status Queue(Operation* operation, bool* first);
-  void OnSettings(const std::string& text) HC_EXCLUDES(settings_mutex_);
+  void OnSettings(const control::Settings& settings) HC_EXCLUDES(settings_mutex_);
+  void ForgetSelector(uint32_t process_set) HC_EXCLUDES(settings_mutex_);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
   Status CheckDevice(const Operation& operation) const HC_EXCLUDES(nccl_devices_mutex_);

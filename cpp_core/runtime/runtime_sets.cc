@@ -94,6 +94,7 @@ Status Runtime::ProposeRemoval(uint32_t number, int64_t* handle) {
 Status Runtime::LeaveSet(uint32_t number, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(sets_.CheckRemovable(number));
   sets_.Close(number);
+  ForgetSelector(number);
   return IsMember(number) ? engine_->Remove(number, go_on) : Status::Ok();
 }
 
@@ -104,6 +105,7 @@ Status Runtime::DropSet(uint32_t number) {
     MutexLock lock(connected_mutex_);
     connected_.erase(number);
   }
+  ForgetSelector(number);
   if (IsMember(number)) engine_->Drop(number);
   return Status::Ok();
 }

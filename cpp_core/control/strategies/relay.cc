@@ -242,8 +242,8 @@ Status RelayAgreement::Answer(Controller& controller, ControlChannel& channel, i
 }
 
 Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList* responses) {
-  const bool answered =
-      responses != nullptr && !(responses->erase.empty() && responses->responses.empty() && responses->joined.empty());
+  const bool answered = responses != nullptr && !(responses->erase.empty() && responses->responses.empty() &&
+                                                  responses->joined.empty() && responses->settings.empty());
   const bool moved = outcome_.agreed > 0 || answered;
   // As long as nothing moves, a rank whose threads all wait owes, too: only all ranks together can find that they are
   // stuck.

@@ -38,8 +38,9 @@ ProgressEngine::ProgressEngine(const ProgressConfig& config, Parts parts, Operat
                std::move(parts.on_stack_request),
                std::move(parts.on_operation_abandoned),
                std::move(parts.on_end),
-               std::move(parts.on_settings)},
+               [this](const control::Settings& settings) { OnSettings(settings); }},
       messages_(std::move(parts.messages)),
+      on_settings_(std::move(parts.on_settings)),
       host_monitor_(parts.host_monitor),
       on_lost_elsewhere_(std::move(parts.on_lost_elsewhere)),
       doorbell_(parts.doorbell),
@@ -97,9 +98,11 @@ void ProgressEngine::NoteSubmitter() {
 }
 
 Status ProgressEngine::NoteSubmission(bool wake, bool urgent, int64_t bytes) {
-  const int64_t full = full_bytes_.load(std::memory_order_relaxed);
-  const bool fills = full > 0 && gathered_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes >= full;
-  if (fills && lingers_.load()) doorbell_.Ring();
+  if (const int64_t full = full_bytes_.load(std::memory_order_relaxed); full > 0) {
+    const int64_t counted = std::min(bytes, full);  // so that no sum overflows
+    const bool fills = gathered_bytes_.fetch_add(counted, std::memory_order_relaxed) >= full - counted;
+    if (fills && lingers_.load()) doorbell_.Ring();
+  }
   if (wake && (urgent || !lingers_.load() || waiting_.load() > 0)) doorbell_.Ring();
   return faults_.At("submit");
 }
@@ -250,6 +253,12 @@ void ProgressEngine::TakeOrders() {
   for (const auto& [number, text] : notes) {
     if (SetEngine* const set = SetOf(number); set != nullptr) set->SendNote(text);
   }
+}
+
+void ProgressEngine::OnSettings(const control::Settings& settings) {
+  if (settings.cycle_time_ns) linger_ns_.store(*settings.cycle_time_ns);
+  if (settings.fusion_threshold_bytes) full_bytes_.store(*settings.fusion_threshold_bytes);
+  if (on_settings_) on_settings_(settings);
 }
 
 void ProgressEngine::LoseRank(int rank, const Status& why, int64_t now_ns) {

@@ -68,7 +68,7 @@ struct ProgressConfig {
   int64_t spin_ns = 0;
   int64_t yield_ns = 0;
   int64_t linger_ns = 0;      // how long a submission may wait for others that join its round, at first
-  int64_t full_bytes = 0;     // submissions of so many bytes do not wait for others, at first; 0: no limit
+  int64_t full_bytes = 0;     // with this many bytes, submissions do not wait for others, at first; 0: no limit
   bool spare_core = true;     // true if the progress thread has a core while the ranks of the host compute
   bool waiter_drives = true;  // true if a waiting thread takes the progress lock when it is free
 };
@@ -86,8 +86,8 @@ class ProgressEngine {
     std::function<void(uint32_t process_set)> on_stack_request;  // see SetContext
     std::function<void()> on_operation_abandoned;
     std::function<void(const Status& why)> on_end;
-    std::function<void(uint32_t process_set, const std::string& text)> on_settings;  // see SetContext
-    net::HostMonitor* host_monitor = nullptr;  // null on one host; outlives the engine
+    std::function<void(const control::Settings& settings)> on_settings;  // see SetContext
+    net::HostMonitor* host_monitor = nullptr;                            // null on one host; outlives the engine
     // Called by the driving thread when a rank of another host is lost.
     std::function<void(const std::string& what)> on_lost_elsewhere;
     // Returns why another rank of this host has given up its part of the job while this rank continues; ok: none has.
@@ -142,9 +142,6 @@ class ProgressEngine {
   void SendNote(uint32_t process_set, const std::string& text) HC_EXCLUDES(orders_mutex_);
   // Rank 0: changes settings of the set of all ranks; see Note [Settings change in one round] in control/settings.h.
   void Configure(const std::string& settings) HC_EXCLUDES(orders_mutex_);
-  // What the settings say about when submissions wait.
-  void SetLinger(int64_t linger_ns) { linger_ns_.store(linger_ns); }
-  void SetFullBytes(int64_t bytes) { full_bytes_.store(bytes); }
   // Aborts the job: every process set ends on every rank, with this rank and `why` as the reason.
   void Abort(const std::string& why);
   // Announces that this rank leaves the job. Returns when all ranks have seen it and every agreed operation has run, or
@@ -165,6 +162,7 @@ class ProgressEngine {
   void TakeOrders() HC_REQUIRES(progress_lock_);
   // Ends the sets for which `ends` is true. Their devices stop at the same time.
   void EndSets(const Status& why, const std::function<bool(const SetEngine&)>& ends) HC_REQUIRES(progress_lock_);
+  void OnSettings(const control::Settings& settings);
   void LoseRank(int rank, const Status& why, int64_t now_ns) HC_REQUIRES(progress_lock_);
   // Takes news about ranks of other hosts.
   void StepHostMonitor(int64_t now_ns) HC_REQUIRES(progress_lock_);
@@ -230,8 +228,8 @@ class ProgressEngine {
   void StopWaiting() HC_EXCLUDES(threads_mutex_);
 
   const ProgressConfig config_;
-  std::atomic<int64_t> linger_ns_, full_bytes_;
-  std::atomic<int64_t> gathered_bytes_{0};  // of submissions since no set has had any that wait for others
+  std::atomic<int64_t> linger_ns_, full_bytes_;  // see ProgressConfig
+  std::atomic<int64_t> gathered_bytes_{0};       // of submissions since no set has had any that wait for others
   ProgressLock progress_lock_;
   Yielder yielder_;
   const FaultInjector faults_;
@@ -247,6 +245,7 @@ class ProgressEngine {
   control::ControllerCounters past_counters_ HC_GUARDED_BY(progress_lock_);
   data::DataCounters past_data_ HC_GUARDED_BY(progress_lock_);
   const std::unique_ptr<PointToPoint> messages_ HC_PT_GUARDED_BY(progress_lock_);
+  const std::function<void(const control::Settings&)> on_settings_;
   net::HostMonitor* const host_monitor_ HC_PT_GUARDED_BY(progress_lock_);  // null on one host
   const std::function<void(const std::string&)> on_lost_elsewhere_;
   std::vector<Operation*> drained_ HC_GUARDED_BY(progress_lock_);

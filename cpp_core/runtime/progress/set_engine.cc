@@ -147,8 +147,8 @@ bool SetEngine::HandOut() {
   // Logged before the failures are delivered: after that, the program logs them, too, and lines could be interleaved.
   std::string report;
   while (controller_->NextReport(&report)) logger_->Warning(report);
-  for (std::string text; controller_->NextSettings(&text);) {
-    if (on_settings_) on_settings_(config_.process_set, text);
+  for (control::Settings settings; controller_->NextSettings(&settings);) {
+    if (on_settings_) on_settings_(settings);
   }
   control::Failure failure;
   while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);

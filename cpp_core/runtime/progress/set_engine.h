@@ -64,8 +64,8 @@ struct SetContext {
   std::function<void()> on_operation_abandoned;
   // Called by the driving thread when the set ends, before any waiter of its operations is notified.
   std::function<void(const Status& why)> on_end;
-  // Called by the driving thread when a set has changed its settings.
-  std::function<void(uint32_t process_set, const std::string& text)> on_settings;
+  // Called by the driving thread when the set of all ranks has changed its settings; those of other sets never change.
+  std::function<void(const control::Settings& settings)> on_settings;
 };
 
 class SetEngine {
@@ -165,7 +165,7 @@ class SetEngine {
   const std::function<void(uint32_t)> on_stack_request_;
   const std::function<void()> on_operation_abandoned_;
   const std::function<void(const Status&)> on_end_;
-  const std::function<void(uint32_t, const std::string&)> on_settings_;
+  const std::function<void(const control::Settings&)> on_settings_;
 
   std::vector<Lane> lanes_;
   size_t host_lane_ = 0;  // of the first backend that takes CPU tensors

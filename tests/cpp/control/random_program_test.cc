@@ -32,6 +32,7 @@ using Program = std::vector<std::vector<wire::Signature>>;
 struct Options {
   bool join = false;
   bool groups = true;
+  bool settings = false;  // rank 0 changes settings at random moments
 };
 
 wire::Signature SomeOp(Random& random, int index, int size) {
@@ -107,10 +108,12 @@ class Execution {
 
   void Run() {
     int idle = 0;
+    while (options_.settings && configured_ < 2) Configure();
     while (!Finished()) {
       ASSERT_LT(++turns_, 2'000'000) << "the program does not end";
       const int rank = random.Below(job.size());
       const bool acted = Act(rank);
+      if (options_.settings && random.Chance(3) && !ranks[0].joining) Configure();
       bool stepped = false;
       if (random.Chance(60)) {
         const int other = random.Below(job.size());
@@ -140,7 +143,9 @@ class Execution {
       EXPECT_FALSE(job[rank].HasPending());
       const auto texts = PlanTexts(rank);
       EXPECT_EQ(texts, PlanTexts(0)) << "rank " << rank;
+      EXPECT_EQ(ChangeTexts(rank), ChangeTexts(0)) << "rank " << rank;
     }
+    EXPECT_EQ(job.settings[0].size(), configured_);
     CheckGroupsAreBackToBack();
     job.ExpectEqualCaches();
   }
@@ -161,6 +166,18 @@ class Execution {
   bool Ended(const RankState& state, OpId op) const {
     const auto r = static_cast<size_t>(&state - ranks.data());
     return job.outcomes[r].at(op).done();
+  }
+
+  void Configure() {
+    constexpr const char* kLines[] = {
+        "cache=0",     "cache=1", "fusion_threshold=0",          "fusion_threshold=100", "cycle_time=0.1",
+        "table=*=any", "table=",  "table=allreduce,float16=gone"};
+    const std::string first = kLines[random.Below(8)], second = kLines[random.Below(8)];
+    const bool apart = first.substr(0, first.find('=')) != second.substr(0, second.find('='));
+    const Status status = job[0].Configure(apart ? first + "\n" + second : first);
+    ASSERT_TRUE(status.ok()) << status.message();
+    ++configured_;
+    job.Touch(0);
   }
 
   // Takes one action of the rank's thread; false if the thread is blocked or has finished.
@@ -206,6 +223,18 @@ class Execution {
     return texts;
   }
 
+  // Where each change of settings stands among the rank's rounds and plans.
+  std::vector<std::string> ChangeTexts(int rank) const {
+    std::vector<std::string> texts;
+    for (const Change& change : job.settings[static_cast<size_t>(rank)]) {
+      texts.push_back(std::to_string(change.round) + " " + std::to_string(change.plans) + " " +
+                      std::to_string(change.settings.fusion_threshold_bytes.value_or(-1)) + " " +
+                      change.settings.table.value_or("-") + " " +
+                      std::to_string(static_cast<int>(change.settings.cache.value_or(false))));
+    }
+    return texts;
+  }
+
   void CheckGroupsAreBackToBack() const {
     std::string open;
     for (const Plan& plan : job.plans[0]) {
@@ -222,6 +251,7 @@ class Execution {
 
   const Options options_;
   int turns_ = 0;
+  size_t configured_ = 0;
 };
 
 ControllerConfig SomeConfig(Random& random) {
@@ -242,6 +272,20 @@ TEST(RandomProgram, EveryOperationRunsOnceInTheSameOrderOnEveryRank) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed * 7919 + 1);
     Execution execution(seed, 2 + random.Below(4), SomeConfig(random), {});
+    execution.Run();
+    execution.Check();
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(RandomProgram, SettingsChangeOnAllRanksAtTheSamePoint) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed * 6271 + 3);
+    Options options;
+    options.settings = true;
+    options.join = random.Chance(30);
+    Execution execution(seed, 1 + random.Below(5), SomeConfig(random), options);
     execution.Run();
     execution.Check();
     if (::testing::Test::HasFailure()) return;

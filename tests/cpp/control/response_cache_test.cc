@@ -126,6 +126,54 @@ TEST(ResponseCache, CapacityZeroIsOff) {
   EXPECT_TRUE(ResponseCache(1, false).enabled());
 }
 
+TEST(ResponseCache, CanBeSwitchedOffAndOnWithItsCapacity) {
+  ResponseCache cache(3, true), other(3, true);
+  EXPECT_EQ(cache.hash(), other.hash());
+  cache.Enable(true);
+  EXPECT_EQ(cache.hash(), other.hash()) << "it is on";
+  Insert(cache, Tensor("a"));
+  EXPECT_TRUE(cache.Erase(0));
+  cache.Enable(false);
+  cache.Enable(false);
+  EXPECT_FALSE(cache.enabled());
+  EXPECT_EQ(cache.num_words(), 1u) << "snapshots keep their length";
+  const uint64_t off = cache.hash();
+  cache.Enable(true);
+  EXPECT_NE(cache.hash(), off) << "ranks that differ in this notice it";
+  EXPECT_EQ(cache.capacity(), 3);
+  EXPECT_EQ(Insert(cache, Tensor("b")), 0u);
+  EXPECT_EQ(Find(cache, Tensor("b")), Lookup::kHit);
+  EXPECT_EQ(Find(cache, Tensor("a")), Lookup::kMiss);
+}
+
+TEST(ResponseCache, ACapacityThatHasGrownComesBack) {
+  ResponseCache cache(1, false);
+  for (const char* name : {"a", "b", "a"}) Insert(cache, Tensor(name));
+  ASSERT_EQ(cache.capacity(), 2);
+  for (wire::CacheBit bit = 0; bit < 2; ++bit) EXPECT_TRUE(cache.Erase(bit));
+  cache.Enable(false);
+  cache.Enable(true);
+  EXPECT_EQ(cache.capacity(), 2);
+  ResponseCache never(0, false);
+  never.Enable(true);
+  EXPECT_FALSE(never.enabled());
+}
+
+TEST(ResponseCache, AKnownEntryThatWasErasedIsNoHit) {
+  ResponseCache cache(3, true);
+  Insert(cache, Tensor("a"));
+  KnownEntry known;
+  wire::CacheBit bit = wire::kNoBit;
+  EXPECT_EQ(cache.Find(Tensor("a"), &bit, &known), Lookup::kHit);
+  ASSERT_NE(known.signature, nullptr);
+  cache.Erase(0);
+  EXPECT_EQ(cache.Find(Tensor("a"), &bit, &known), Lookup::kMiss);
+  Insert(cache, Tensor("b"));  // takes its slot
+  Insert(cache, Tensor("a"));
+  EXPECT_EQ(cache.Find(Tensor("a"), &bit, &known), Lookup::kHit);
+  EXPECT_EQ(bit, 1u);
+}
+
 TEST(ResponseCache, FindsEntriesThatShareATensor) {
   ResponseCache cache(10, false);
   const auto group = Insert(cache, Group("g", {"a", "b"}));

@@ -16,6 +16,7 @@
 #include "control/bitvector.h"
 #include "control/control_channel.h"
 #include "control/controller.h"
+#include "control/settings.h"
 
 namespace horocache::control {
 
@@ -157,6 +158,13 @@ struct Outcome {
   bool done() const { return plans + failures > 0; }
 };
 
+// A change of settings on one rank.
+struct Change {
+  Settings settings;
+  uint64_t round = 0;  // the round after the one that carried them
+  size_t plans = 0;    // number of the rank's plans before
+};
+
 // A job of N ranks. A rank steps only when it is rung, when its thread has called it, or when its NextWakeNs has come.
 class TestJob {
  public:
@@ -178,6 +186,7 @@ class TestJob {
     outcomes.resize(n);
     plans.resize(n);
     reports.resize(n);
+    settings.resize(n);
     lost.resize(n);
     next_op.resize(n, 1);
   }
@@ -312,6 +321,7 @@ class TestJob {
   std::vector<std::map<OpId, Outcome>> outcomes;
   std::vector<std::vector<Plan>> plans;
   std::vector<std::vector<std::string>> reports;
+  std::vector<std::vector<Change>> settings;
   std::vector<Status> lost;
   std::vector<OpId> next_op;
 
@@ -332,6 +342,8 @@ class TestJob {
       }
       plans[r].push_back(plan);
     }
+    for (Settings changed; controllers[r]->NextSettings(&changed);)
+      settings[r].push_back({changed, controllers[r]->round(), plans[r].size()});
     Failure failure;
     while (controllers[r]->NextFailure(&failure)) {
       Outcome& outcome = outcomes[r][failure.op];
