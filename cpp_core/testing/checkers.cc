@@ -148,6 +148,27 @@ Status CheckOrder(const History& history) {
   return Status::Ok();
 }
 
+Status CheckSettings(const History& history) {
+  for (size_t s = 0; s < history.sets.size(); ++s) {
+    const auto& members = history.sets[s].members;
+    if (members.empty()) continue;
+    const MemberHistory& longest =
+        *std::ranges::max_element(members, {}, [](const MemberHistory& member) { return member.settings.size(); });
+    for (const MemberHistory& member : members) {
+      for (size_t i = 0; i < member.settings.size(); ++i) {
+        const SettingsRecord &a = member.settings[i], &b = longest.settings[i];
+        if (a.settings == b.settings && a.round == b.round && a.plans == b.plans) continue;
+        return Violation(history, s, member, a.step,
+                         "change " + std::to_string(i) + " of its settings came in round " + std::to_string(a.round) +
+                             " after " + std::to_string(a.plans) + " plans, on rank " + std::to_string(longest.rank) +
+                             " in round " + std::to_string(b.round) + " after " + std::to_string(b.plans) +
+                             ", or is another");
+      }
+    }
+  }
+  return Status::Ok();
+}
+
 Status CheckEnds(const History& history) {
   for (size_t s = 0; s < history.sets.size(); ++s) {
     for (const MemberHistory& member : history.sets[s].members) {
@@ -241,6 +262,7 @@ Status CheckAll(const History& history) {
   // Properties that hold for any prefix of a run come first: their violation may be the reason why the run stopped.
   HC_RETURN_IF_ERROR(CheckCaches(history));
   HC_RETURN_IF_ERROR(CheckOrder(history));
+  HC_RETURN_IF_ERROR(CheckSettings(history));
   HC_RETURN_IF_ERROR(CheckValidity(history));
   HC_RETURN_IF_ERROR(CheckInline(history));
   if (!history.run.ok()) {

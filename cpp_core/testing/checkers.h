@@ -11,6 +11,8 @@ namespace horocache::testing {
 Status CheckCaches(const History& history);
 // The plans of each member are a prefix of the longest member's: same order, same items, same choices.
 Status CheckOrder(const History& history);
+// The settings that each member changes are a prefix of the longest list, in the same rounds, after the same plans.
+Status CheckSettings(const History& history);
 // Every submitted operation ends exactly once, except that those of killed ranks may never end.
 Status CheckEnds(const History& history);
 // The pieces of a request are consecutive and cover it; no piece of a failed request has run.

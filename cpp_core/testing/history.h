@@ -46,12 +46,22 @@ struct RoundRecord {
   int64_t cache_size = 0;
 };
 
+// A change of settings, on one member.
+struct SettingsRecord {
+  uint64_t step = 0;
+  uint64_t round = 0;  // the round after the one that carried them
+  size_t plans = 0;    // number of plans that the member had made before
+  control::Settings settings;
+};
+
 struct MemberHistory {
   int rank = 0;  // of the job
   std::vector<SubmitRecord> submitted;
   std::vector<PlanRecord> planned;
   std::vector<EndRecord> ended;
   std::vector<RoundRecord> rounds;
+  std::vector<SettingsRecord> settings;
+  uint64_t configured = 0;  // calls of Controller::Configure that succeeded
   std::vector<std::string> reports;
   bool killed = false, lost = false, left = false, aborted = false, closed = false;
   uint64_t spins = 0;  // steps that moved nothing and asked for an immediate wake-up

@@ -27,7 +27,7 @@ wire::Op OpFromName(const std::string& name) {
 }
 
 // ("submit", set, op, name, shapes, root, priority), ("wait", index), ("wait_all",), ("compute", ns), ("leave", set),
-// ("abort",)
+// ("configure", set, settings), ("abort",)
 Instruction InstructionFrom(const py::tuple& fields) {
   const auto kind = fields[0].cast<std::string>();
   if (kind == "submit") {
@@ -42,6 +42,8 @@ Instruction InstructionFrom(const py::tuple& fields) {
   if (kind == "wait_all") return {.act = Act::kWaitAll};
   if (kind == "compute") return {.act = Act::kCompute, .duration_ns = fields[1].cast<int64_t>()};
   if (kind == "leave") return {.act = Act::kLeave, .set = fields[1].cast<int>()};
+  if (kind == "configure")
+    return {.act = Act::kConfigure, .set = fields[1].cast<int>(), .settings = fields[2].cast<std::string>()};
   if (kind == "abort") return {.act = Act::kAbort};
   throw py::value_error("unknown instruction \"" + kind + "\"");
 }
@@ -120,19 +122,20 @@ py::dict Simulate(const py::dict& fields) {
   }
   if (status.code() == StatusCode::kInvalidArgument) throw py::value_error(status.message());
   std::map<std::string, int> ends;
-  uint64_t rounds = 0, evictions = 0, hits = 0;
+  uint64_t rounds = 0, evictions = 0, hits = 0, changes = 0;
   for (const auto& set : history.sets) {
     for (const auto& member : set.members) {
       for (const auto& end : member.ended) ++ends[std::string(StatusCodeName(end.status.code()))];
       rounds += member.counters.rounds;
       evictions += member.counters.evictions;
       hits += member.counters.hits;
+      changes += member.settings.size();
     }
   }
   using namespace py::literals;
   return py::dict("violation"_a = status.message(), "ends"_a = ends, "rounds"_a = rounds, "evictions"_a = evictions,
-                  "hits"_a = hits, "steps"_a = history.steps, "virtual_ns"_a = history.virtual_ns,
-                  "messages"_a = history.messages, "bytes"_a = history.bytes);
+                  "hits"_a = hits, "changes"_a = changes, "steps"_a = history.steps,
+                  "virtual_ns"_a = history.virtual_ns, "messages"_a = history.messages, "bytes"_a = history.bytes);
 }
 
 py::dict BenchControl(const std::string& strategy, int ranks, int tensors, bool cache, int steps, int radix,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "testing/seeded_random.h"
@@ -100,6 +101,23 @@ class Generator {
     return names;
   }
 
+  std::string RandomSettings() {
+    static constexpr const char* kThresholds[] = {"0", "100", "1000", "20000", "134217728"};
+    static constexpr const char* kCycles[] = {"0", "0.01", "1", "3"};
+    static constexpr const char* kTables[] = {"", "allreduce=other", "*:1k-=other;allreduce:0-64=simulated",
+                                              "*=other;allreduce=gone", "allreduce,int64=other"};
+    static constexpr const char* kCaches[] = {"0", "1"};
+    std::string text = "note=" + std::to_string(next_note_++);
+    const auto add = [&](const std::string& name, std::span<const char* const> values) {
+      if (Below(3) == 0) text += "\n" + name + "=" + values[random_.Below(values.size())];
+    };
+    add("fusion_threshold", kThresholds);
+    add("cycle_time", kCycles);
+    add("cache", kCaches);
+    add("table", kTables);
+    return text;
+  }
+
   void MakeStep(int step) {
     std::vector<std::vector<wire::Signature>> requests;
     for (int set = 0; set < static_cast<int>(scenario_.sets.size()); ++set) requests.push_back(MakeRequests(set));
@@ -130,6 +148,10 @@ class Generator {
       } else {
         ++signature.priority;
       }
+    }
+    if (options_.configure > 0 && scenario_.sets[static_cast<size_t>(set)].front() == rank &&
+        Chance(options_.configure)) {
+      program.push_back(Instruction{.act = Act::kConfigure, .set = set, .settings = RandomSettings()});
     }
     const int copies = Chance(options_.duplicate) ? 2 : 1;
     for (int copy = 0; copy < copies; ++copy) {
@@ -195,7 +217,7 @@ class Generator {
   Scenario scenario_;
   std::vector<std::vector<wire::Signature>> names_;  // by set: the requests of the last step
   std::vector<int> leaves_at_;                       // by rank: the step before which it leaves
-  int next_name_ = 0;
+  int next_name_ = 0, next_note_ = 0;
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ struct RandomOptions {
   int priority = 300;       // a request has another priority than 0
   int early_wait = 0;       // after a submission a rank waits for one of its own
   int compute = 200;        // before a submission a rank computes
+  int configure = 0;        // before a submission, the first rank of a set changes the set's settings
   int disagree = 0;         // a rank submits another shape, or another priority, than the others
   int forget = 0;           // a rank does not submit a request
   int duplicate = 0;        // a rank submits a request twice

@@ -26,13 +26,18 @@ Status CheckSets(const Scenario& scenario) {
 
 Status CheckProgram(const Scenario& scenario, int rank) {
   for (const Instruction& instruction : scenario.programs[static_cast<size_t>(rank)]) {
-    if (instruction.act != Act::kSubmit && instruction.act != Act::kLeave) continue;
+    if (instruction.act != Act::kSubmit && instruction.act != Act::kLeave && instruction.act != Act::kConfigure)
+      continue;
     const auto set = static_cast<size_t>(instruction.set);
     if (instruction.set < 0 || set >= scenario.sets.size() ||
         !std::binary_search(scenario.sets[set].begin(), scenario.sets[set].end(), rank)) {
       return Bad("rank " + std::to_string(rank) + " uses process set " + std::to_string(instruction.set) +
                  ", of which it is not a member");
     }
+    if (instruction.act != Act::kConfigure) continue;
+    if (scenario.sets[set].front() != rank)
+      return Bad("rank " + std::to_string(rank) + " is not the first of process set " + std::to_string(set));
+    HC_RETURN_IF_ERROR(control::ParseSettings(instruction.settings).status());
   }
   return Status::Ok();
 }

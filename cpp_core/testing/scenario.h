@@ -16,11 +16,12 @@ namespace horocache::testing {
 
 enum class Act : uint8_t {
   kSubmit,
-  kWait,     // waits for the rank's submission number `index`
-  kWaitAll,  // waits for all its submissions, in order, like a loop over handles
-  kCompute,  // sleeps for `duration_ns`
-  kLeave,    // leaves the process set `set`
-  kAbort,    // aborts every process set of which the rank is a member
+  kConfigure,  // changes the settings of the process set `set`, of which the rank is the first member
+  kWait,       // waits for the rank's submission number `index`
+  kWaitAll,    // waits for all its submissions, in order, like a loop over handles
+  kCompute,    // sleeps for `duration_ns`
+  kLeave,      // leaves the process set `set`
+  kAbort,      // aborts every process set of which the rank is a member
 };
 
 struct Instruction {
@@ -29,6 +30,7 @@ struct Instruction {
   wire::Signature signature;  // of kSubmit
   int index = 0;              // of kWait
   int64_t duration_ns = 0;    // of kCompute
+  std::string settings = {};  // of kConfigure, see control/settings.h
 };
 
 // A fault of `rank`, injected at step number `at_step` of the simulation.
@@ -83,7 +85,8 @@ struct Scenario {
   }
 };
 
-// Returns kInvalidArgument if members, programs or faults name ranks or process sets that do not exist.
+// Returns kInvalidArgument if members, programs or faults name ranks or process sets that do not exist, or if another
+// rank than the first of a process set changes its settings.
 Status CheckScenario(const Scenario& scenario);
 
 }  // namespace horocache::testing

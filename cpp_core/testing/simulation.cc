@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/duration.h"
+#include "control/bitvector.h"
 #include "testing/checkers.h"
 #include "testing/simulation_impl.h"
 
@@ -23,9 +24,10 @@ control::ControllerConfig ConfigOf(const Scenario& scenario, int set, int index)
   config.size = static_cast<int>(members.size());
   config.process_set = static_cast<uint32_t>(set);
   config.epoch = kEpoch;
-  control::BackendTraits backend{.name = "simulated", .ops = ~0u, .device_classes = ~0u, .plain_fold = true};
-  if (auto selector = control::Selector::Parse({backend}, {config.size}, ""); selector.ok())
-    config.selector = *selector;
+  const control::BackendTraits backend{.name = "simulated", .ops = ~0u, .device_classes = ~0u, .plain_fold = true};
+  const control::BackendTraits other{.name = "other", .ops = ~0u, .device_classes = ~0u};  // only tables choose it
+  auto selector = control::Selector::Parse({backend, other}, {config.size}, "");
+  if (selector.ok()) config.selector = std::move(*selector);
   if (scenario.sabotage.on_config) {
     scenario.sabotage.on_config(set, members[static_cast<size_t>(index)], &config);
   }
@@ -210,6 +212,9 @@ Status Simulation::Impl::AtRest() const {
     }
     if (member.controller->HasPending()) {
       return {StatusCode::kInternal, who + " has something pending and nothing will move it"};
+    }
+    if (!member.controller->closed() && (member.controller->Raised() & control::kUncached) != 0) {
+      return {StatusCode::kInternal, who + " has something to send and no round begins"};
     }
   }
   if (!data_plane_.idle()) return {StatusCode::kInternal, "plans wait for members that will never start them"};

@@ -66,6 +66,9 @@ void Simulation::Impl::StepApplication(int rank) {
     case Act::kSubmit:
       Submit(rank, instruction);
       break;
+    case Act::kConfigure:
+      Configure(MemberOf(instruction.set, rank), instruction.settings);
+      break;
     case Act::kWait:
       if (static_cast<size_t>(instruction.index) < application.submitted.size() &&
           !StepWait(rank, application.submitted[static_cast<size_t>(instruction.index)])) {
@@ -81,14 +84,9 @@ void Simulation::Impl::StepApplication(int rank) {
       schedule_.MakeAsleep(rank);
       schedule_.WakeAt(now_ns_ + instruction.duration_ns, rank);
       break;
-    case Act::kLeave: {
-      Member& member = MemberOf(instruction.set, rank);
-      if (!member.lost.ok() || member.controller->closed()) break;
-      HistoryOf(member).left = true;
-      member.controller->Leave();
-      schedule_.MakeRunnable(member.actor);
+    case Act::kLeave:
+      Leave(MemberOf(instruction.set, rank));
       break;
-    }
     case Act::kAbort:
       for (const int index : members_of_rank_[static_cast<size_t>(rank)]) {
         Member& member = members_[static_cast<size_t>(index)];
@@ -135,6 +133,19 @@ void Simulation::Impl::Submit(int rank, const Instruction& instruction) {
   schedule_.MakeRunnable(member.actor);
 }
 
+void Simulation::Impl::Configure(Member& member, const std::string& settings) {
+  // A set that has ended refuses them.
+  if (member.controller->Configure(settings).ok()) ++HistoryOf(member).configured;
+  schedule_.MakeRunnable(member.actor);
+}
+
+void Simulation::Impl::Leave(Member& member) {
+  if (!member.lost.ok() || member.controller->closed()) return;
+  HistoryOf(member).left = true;
+  member.controller->Leave();
+  schedule_.MakeRunnable(member.actor);
+}
+
 void Simulation::Impl::StepMember(Member& member) {
   if (member.stopped) {
     schedule_.MakeAsleep(member.actor);
@@ -176,7 +187,8 @@ void Simulation::Impl::UpdateWaiting(Member& member) {
   member.controller->SetWaiting(waiting, waiting && member.running == 0);
 }
 
-// Takes plans, failures and reports from the controller, as the runtime does after every step of the agreement.
+// Takes plans, settings, failures and reports from the controller, as the runtime does after every step of the
+// agreement.
 void Simulation::Impl::Drain(Member& member) {
   MemberHistory& history = HistoryOf(member);
   while (member.controller->NextPlan(&plan_)) {
@@ -193,6 +205,10 @@ void Simulation::Impl::Drain(Member& member) {
         if (item.op != control::kNoOp && item.last_piece) End(member, item.op, member.lost);
       }
     }
+  }
+  for (control::Settings settings; member.controller->NextSettings(&settings);) {
+    history.settings.push_back(
+        {history_.steps, member.controller->round(), history.planned.size(), std::move(settings)});
   }
   control::Failure failure;
   while (member.controller->NextFailure(&failure)) End(member, failure.op, failure.status);

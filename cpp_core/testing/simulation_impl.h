@@ -67,6 +67,8 @@ struct Simulation::Impl {
   void StepApplication(int rank);
   bool StepWait(int rank, control::OpId op);
   void Submit(int rank, const Instruction& instruction);
+  void Configure(Member& member, const std::string& settings);
+  void Leave(Member& member);
   void StepMember(Member& member);
   void Drain(Member& member);
   void RunInline(Member& member);

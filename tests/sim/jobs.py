@@ -11,6 +11,13 @@ Instruction = tuple[Any, ...]
 Scenario = dict[str, Any]
 
 _NAMES = [f"tensor.{i}" for i in range(6)]
+# Settings and their values; the simulation's other backend is "other". "gone" is none.
+_SETTINGS = {
+    "fusion_threshold": ("0", "1000", "134217728"),
+    "cycle_time": ("0", "0.01", "5"),
+    "cache": ("0", "1"),
+    "table": ("", "allreduce=other", "*:1k-=other;allreduce:0-64=simulated", "*=gone;allgather=other"),
+}
 _OPS = ("allreduce", "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier")
 
 
@@ -39,6 +46,13 @@ def requests(draw: st.DrawFn, in_set: int, *, name: str) -> Instruction:
 
 
 @st.composite
+def settings_texts(draw: st.DrawFn) -> str:
+    """Draw a change of one to four settings."""
+    names = draw(st.lists(st.sampled_from(sorted(_SETTINGS)), min_size=1, unique=True))
+    return "\n".join(f"{name}={draw(st.sampled_from(_SETTINGS[name]))}" for name in names)
+
+
+@st.composite
 def process_sets(draw: st.DrawFn, ranks: int) -> list[list[int]]:
     """The world and up to three other sets."""
     others = draw(st.lists(st.sets(st.integers(0, ranks - 1), min_size=1), max_size=3))
@@ -64,7 +78,7 @@ def settings_of_job(draw: st.DrawFn, ranks: int) -> Scenario:
 
 @st.composite
 def clean_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
-    """All members of a set submit equal requests, each in its own order, and wait; some shapes change between steps."""
+    """All members of a set submit equal requests, each in its own order, and wait; shapes and settings change."""
     scenario = draw(settings_of_job(ranks))
     sets = draw(process_sets(ranks))
     programs: list[list[Instruction]] = [[] for _ in range(ranks)]
@@ -82,6 +96,11 @@ def clean_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
             order = orders[rank % len(orders)]
             program.extend(request for request in order if rank in sets[request[1]])
             program.append(("wait_all",))
+    for _ in range(draw(st.integers(0, 3))):
+        number = draw(st.integers(0, len(sets) - 1))
+        program = programs[sets[number][0]]  # only a set's first member may change its settings
+        change = ("configure", number, draw(settings_texts()))
+        program.insert(draw(st.integers(0, len(program))), change)
     return {**scenario, "sets": sets, "programs": programs}
 
 

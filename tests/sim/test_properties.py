@@ -68,6 +68,33 @@ def test_a_full_cache_evicts_the_same_entries_on_every_rank(strategy: str) -> No
     assert result["evictions"] > 0
 
 
+@pytest.mark.parametrize("tick", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 7, 33])
+def test_settings_change_on_every_rank(strategy: str, ranks: int, tick: bool) -> None:
+    step = [*(submit(f"tensor.{i}") for i in range(5)), ("wait_all",)]
+    others = step * 8
+    changes = ["cache=0", "table=*=other", "cache=1\nfusion_threshold=0", "note=a", "table=\ncycle_time=0"]
+    first = [part for text in changes for part in (("configure", 0, text), *step)] + step * 3
+    scenario = {
+        "ranks": ranks,
+        "sets": [list(range(ranks))],
+        "programs": [first] + [others] * (ranks - 1),
+        "ranks_per_host": 4,
+        "tick": tick,
+    }
+    result = run(scenario, strategy)
+    assert result["ends"] == {"Ok": ranks * 8 * 5}
+    assert result["changes"] == ranks * len(changes)
+
+
+def test_a_scenario_with_wrong_settings_is_refused(strategy: str) -> None:
+    job = {"ranks": 2, "sets": [[0, 1]], "strategy": strategy}
+    with pytest.raises(ValueError, match="rank 1 is not the first of process set 0"):
+        _testing.simulate({**job, "programs": [[], [("configure", 0, "cache=0")]]})
+    with pytest.raises(ValueError, match="it is 0 or 1"):
+        _testing.simulate({**job, "programs": [[("configure", 0, "cache=3")]]})
+
+
 @pytest.mark.large
 @pytest.mark.timeout(1200)
 def test_the_properties_hold_for_1024_ranks(strategy: str) -> None:
@@ -82,5 +109,9 @@ def test_the_properties_hold_for_1024_ranks(strategy: str) -> None:
         "ranks_per_host": 8,
         "max_steps": 50_000_000,
     }
+    changes = ("cache=0", "table=*=other\ncache=1", "fusion_threshold=0")
+    step = [*map(submit, names), ("wait_all",)]
+    scenario["programs"][0] = [part for text in changes for part in (("configure", 0, text), *step)]
     result = run(scenario, strategy)
+    assert result["changes"] == ranks * 3
     assert result["ends"] == {"Ok": ranks * 3 * len(names)}

@@ -161,6 +161,19 @@ TEST_F(CheckersTest, FindAnEndWithoutASubmission) {
   ExpectFound(CheckEnds, "never submitted");
 }
 
+TEST_F(CheckersTest, FindSettingsThatChangeAtAnotherPoint) {
+  for (int rank = 0; rank < 3; ++rank) Rank(rank).settings = {{5, 2, 1, {.cache = true}}, {6, 3, 2, {.cache = false}}};
+  EXPECT_EQ(Found(), "");
+  Rank(2).settings.pop_back();
+  EXPECT_EQ(Found(), "") << "a rank that ended earlier";
+  Rank(2).settings[0].round = 3;
+  ExpectFound(CheckSettings, "change 0 of its settings came in round 3 after 1 plans, on rank 0 in round 2");
+  Rank(2).settings[0] = {5, 2, 0, {.cache = true}};
+  ExpectFound(CheckSettings, "after 0 plans");
+  Rank(2).settings[0] = {5, 2, 1, {.cache = false}};
+  ExpectFound(CheckSettings, "or is another");
+}
+
 TEST_F(CheckersTest, ExcuseAKilledRankFromEnding) {
   Rank(1).ended.clear();
   Rank(1).killed = true;

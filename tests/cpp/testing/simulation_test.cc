@@ -174,6 +174,71 @@ TEST_P(EveryStrategy, CompletesWithAnyFusion) {
   }
 }
 
+uint64_t Changes(const History& history) {
+  uint64_t changes = 0;
+  for (const auto& set : history.sets) changes += set.members.back().settings.size();
+  return changes;
+}
+
+// Settings change while random programs run. Every change comes to every rank, and no operation fails.
+TEST_P(EveryStrategy, CompletesWhileSettingsChange) {
+  for (const bool tick : {false, true}) {
+    uint64_t changes = 0;
+    for (uint64_t seed = 0; seed < Some(40); ++seed) {
+      Scenario scenario = Make({.seed = seed,
+                                .ranks = 1 + static_cast<int>(seed % 6),
+                                .sets = 1 + static_cast<int>(seed % 3),
+                                .small = seed % 2 == 0 ? 500 : 0,
+                                .configure = 250});
+      scenario.controller.tick = tick;
+      scenario.controller.stall_check = seed % 3 == 0;
+      if (seed % 4 == 1) scenario.controller.cache_capacity = 5;
+      if (seed % 4 == 3) scenario.controller.cache_capacity = 0;
+      History history;
+      const Status status = RunAndCheck(scenario, &history);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(FirstFailure(history), "") << "seed " << seed;
+      for (const auto& set : history.sets) {
+        for (const auto& member : set.members)
+          ASSERT_EQ(member.settings.size(), set.members[0].configured) << "seed " << seed;
+      }
+      changes += Changes(history);
+    }
+    EXPECT_GT(changes, 5 * Some(40));
+  }
+}
+
+TEST_P(EveryStrategy, CompletesWhileSettingsChangeAndRanksJoin) {
+  Run({.small = 300, .configure = 250, .join = 1000}, 40);
+}
+
+TEST_P(EveryStrategy, EndsAllOperationsWithAllFaultsWhileSettingsChange) {
+  Options options = kAllFaults;
+  options.small = 300;
+  options.configure = 250;
+  Run(options, 100);
+}
+
+// A change of settings needs no operation to travel with.
+TEST_P(EveryStrategy, SettingsChangeInAnIdleJob) {
+  Scenario scenario;
+  scenario.ranks = 5;
+  scenario.sets = {{0, 1, 2, 3, 4}};
+  const Instruction wait{.act = Act::kCompute, .duration_ns = 30'000'000};
+  scenario.programs.assign(5, {wait});
+  scenario.programs[0] = {Instruction{.act = Act::kConfigure, .settings = "cache=0"},
+                          Instruction{.act = Act::kConfigure, .settings = "note=a"}, wait,
+                          Instruction{.act = Act::kConfigure, .settings = "cache=1\ntable=*=other"}};
+  scenario.leave_at_end = false;
+  History history;
+  const Status status = RunAndCheck(Apply(scenario), &history);
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (const auto& member : history.sets[0].members) {
+    EXPECT_EQ(member.settings.size(), 3u);
+    EXPECT_LE(member.counters.rounds, 12u);
+  }
+}
+
 TEST_P(EveryStrategy, CompletesInTickMode) {
   Run({.sets = 2}, 15, [](Scenario* scenario) { scenario->controller.tick = true; }, /*clean=*/true);
 }
