@@ -17,7 +17,9 @@ class Request(NamedTuple):
     # Tensors, read by DLPack's exchange table, the buffer protocol or __dlpack__; kept alive until the operation ends.
     inputs: Sequence[Any]
     # One for each input, contiguous and writable: it may be the input itself, or None if this rank gets no result for
-    # that input. None instead of the list: the core allocates the results.
+    # that input. Of operations on rows (allgather, alltoall, gather, reducescatter, scatter) it may be larger than the
+    # result, and keeps its values behind it and in rows that no part covers; it shares no memory with the inputs, and
+    # is not on a GPU. None instead of the list: the core allocates the results.
     outputs: Sequence[Any] | None = None
     name: str | bytes | None = None  # of the tensor or the group; None: the lowest free automatic name
     names: Sequence[str | bytes | None] | None = None  # of a group's members; None: derived from `name`

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import calls
+import given
 import joined
 import mistakes
 import numpy as np
@@ -286,5 +287,6 @@ CASES: dict[str, Callable[[ModuleType, str | None], int]] = {
     "repeated": _repeated,
     "mistakes": mistakes.check,
     "joined": joined.check,
+    "given": given.check,
     "schedules": _schedules,
 }

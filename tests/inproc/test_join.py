@@ -54,6 +54,29 @@ def in_steps(rank, runtime, size, step_of, divide_by="all"):
     assert join(runtime, divide_by) == size - 1
 
 
+@pytest.mark.parametrize("cache_capacity", ["0", "1024"])
+@on_ranks(3, 4)
+def test_rows_in_memory_of_the_caller_leave_out_joined_ranks(rank, runtime, size, cache_capacity):
+    def step(live):
+        own = np.full((rank + 1, 3), rank, np.float32)
+        expected = np.concatenate([np.full((peer + 1, 3), peer) for peer in live])
+        for spare in (0, 2):
+            result = np.full((len(expected) + spare, 3), -1, np.float32)
+            blocking(runtime, ALLGATHER, [own], [result], name=f"rows.{spare}")
+            np.testing.assert_array_equal(result[: len(expected)], expected)
+            np.testing.assert_array_equal(result[len(expected) :], -1)
+        # Each rank has a row for each rank; rows for joined ranks are dropped.
+        result = np.full((len(live) + 1, 1), -1, np.float32)
+        blocking(runtime, ALLTOALL, [np.arange(size, dtype=np.float32)[:, None] + 10 * rank], [result], name="exchange")
+        np.testing.assert_array_equal(result[:-1, 0], [rank + 10 * peer for peer in live])
+        assert result[-1, 0] == -1
+        summed = np.full((2, 1), -1, np.float32)
+        blocking(runtime, REDUCESCATTER, [np.ones((size, 1), np.float32)], [summed], name="sum")
+        np.testing.assert_array_equal(summed[:, 0], [len(live), -1])
+
+    in_steps(rank, runtime, size, step)
+
+
 @every_divisor
 @pytest.mark.parametrize("cache_capacity", ["0", "1024"])
 @on_ranks(3, 4)

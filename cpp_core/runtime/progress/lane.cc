@@ -56,6 +56,8 @@ bool Lane::Step() {
 bool Lane::StartCollective() {
   const control::Plan& plan = plans_.front();
   run_.still_since_ns = NowNs();
+  given_.reset();
+  misfit_ = Status::Ok();
   if (item_ == 0 && tensor_ == 0) NoteStarted();
   static_cast<void>(Inject("start"));
   if (plan.op == wire::Op::kJoin || plan.op == wire::Op::kRegister) {
@@ -177,8 +179,6 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
   collective->dtype = meta.dtype;
   collective->row_elements = Elements(meta.shape, 1);
   data::Segment segment;
-  given_.reset();
-  misfit_ = Status::Ok();
   if (item.op != control::kNoOp) {
     const Operation& operation = *OperationTable::FromId(item.op);
     const TensorArgument& tensor = operation.tensors[index];
@@ -208,9 +208,10 @@ StatusOr<std::byte*> Lane::PlaceFor(int64_t bytes) {
   if (!given_ || bytes == 0) return Allocate(bytes, &result_);
   const auto room = static_cast<int64_t>(given_->size());
   if (bytes <= room) return given_->data();
-  // The other ranks count on this rank's part.
-  misfit_ = InvalidArgumentError("the result has " + std::to_string(bytes) + " bytes, and the given tensor only " +
-                                 std::to_string(room));
+  // The other ranks count on this rank's part, so it takes its result elsewhere and fails alone.
+  misfit_ = InvalidArgumentError("the result has " + std::to_string(bytes) + " bytes, and the tensor that " +
+                                 names_->Text(rank_) + " gives for it has " + std::to_string(room) +
+                                 "; give it a larger one, or none");
   return Allocate(bytes, &result_);
 }
 

@@ -24,6 +24,9 @@ struct Place {
   size_t index;
 };
 
+// For places in order of their begins.
+bool Overlap(const Place& a, const Place& b) { return a.end > b.begin; }
+
 }  // namespace
 
 void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, const std::byte* data,
@@ -68,27 +71,31 @@ Status CheckResults(const Operation& operation, bool receives) {
     return UnsupportedError(control::Describe(signature) +
                             " cannot store its result in a given tensor of a GPU; leave the output away");
   }
-  std::vector<std::pair<const std::byte*, const std::byte*>> results;
-  const auto overlaps = [&](const std::byte* begin, const std::byte* end) {
-    return std::ranges::any_of(results, [&](const auto& other) { return begin < other.second && other.first < end; });
+  std::vector<Place> results;
+  const auto place = [&](const std::byte* begin, int64_t count, size_t index) {
+    const size_t bytes = static_cast<size_t>(count) * DTypeBytes(signature.tensors[index].dtype);
+    return Place{begin, begin == nullptr ? nullptr : begin + bytes, index};
   };
   for (size_t i = 0; i < operation.tensors.size(); ++i) {
     const TensorArgument& tensor = operation.tensors[i];
-    const auto bytes = static_cast<int64_t>(DTypeBytes(signature.tensors[i].dtype));
+    const Place result = place(tensor.output, tensor.output_count, i);
     if (receives && tensor.output == nullptr && tensor.output_count > 0)
       return InvalidArgumentError(control::Describe(signature) + " has no memory for the result of tensor " +
                                   ShownName(signature.tensors[i]));
-    const std::byte* const begin = tensor.output;
-    if (begin == nullptr) continue;
-    const std::byte* const end = begin + tensor.output_count * bytes;
-    if (overlaps(begin, end))
-      return InvalidArgumentError(control::Describe(signature) + " has results that share memory");
-    results.emplace_back(begin, end);
+    if (result.begin != result.end) results.push_back(result);
+  }
+  std::ranges::sort(results, std::less<>(), &Place::begin);
+  if (const auto shared = std::ranges::adjacent_find(results, Overlap); shared != results.end()) {
+    const auto [first, second] = std::minmax(shared->index, (shared + 1)->index);
+    return InvalidArgumentError(control::Describe(signature) + " has results of tensors " +
+                                ShownName(signature.tensors[first]) + " and " + ShownName(signature.tensors[second]) +
+                                " that share memory; give each its own");
   }
   for (size_t i = 0; i < operation.tensors.size(); ++i) {
-    const TensorArgument& tensor = operation.tensors[i];
-    const auto bytes = tensor.count * static_cast<int64_t>(DTypeBytes(signature.tensors[i].dtype));
-    if (tensor.input == nullptr || !overlaps(tensor.input, tensor.input + bytes)) continue;
+    const Place input = place(operation.tensors[i].input, operation.tensors[i].count, i);
+    // The results are apart, so the last one that begins before the input's end is the only one to look at.
+    const auto after = std::ranges::lower_bound(results, input.end, std::less<>(), &Place::begin);
+    if (input.begin == input.end || after == results.begin() || (after - 1)->end <= input.begin) continue;
     return InvalidArgumentError(control::Describe(signature) + " stores a result in the memory of tensor " +
                                 ShownName(signature.tensors[i]) + "; give it a copy");
   }
@@ -108,8 +115,7 @@ Status CheckApart(const Operation& operation) {
     if (tensor.output != nullptr && bytes > 0) places.push_back({tensor.output, tensor.output + bytes, i});
   }
   std::ranges::sort(places, std::less<>(), &Place::begin);
-  const auto overlap = [](const Place& a, const Place& b) { return a.end > b.begin; };
-  const auto found = std::ranges::adjacent_find(places, overlap);
+  const auto found = std::ranges::adjacent_find(places, Overlap);
   if (found == places.end()) return Status::Ok();
   const auto [first, second] = std::minmax(found->index, (found + 1)->index);
   return {StatusCode::kInvalidArgument,

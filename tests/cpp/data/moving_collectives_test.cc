@@ -75,6 +75,28 @@ TEST_P(MoveOnRanksTest, AllgathersDifferentNumbersOfRows) {
   }
 }
 
+TEST_P(MoveOnRanksTest, RowsThatNoPartCoversAreZeroOrKeepTheirValues) {
+  if (testing::ClassOf(backend()) != wire::DeviceClass::kCpu) GTEST_SKIP() << "only the host takes a caller's memory";
+  for (const bool keeps : {false, true}) {
+    for (const int64_t rows : {2, 1500}) {
+      std::vector<RankData> data = Prepare(Op::kAllgather, DType::kUint8, 3);
+      std::vector<int64_t> starts;  // backwards, with a gap before each part
+      for (int r = 0; r < n(); ++r) starts.push_back(1 + (n() - 1 - r) * (rows + 2));
+      Bytes expected(static_cast<size_t>(starts[0] + rows) * 3, keeps ? std::byte{0x5a} : std::byte{0});
+      for (size_t r = 0; r < size(); ++r) {
+        data[r].inputs.push_back(Input(rows * 3, DType::kUint8));
+        std::ranges::copy(data[r].inputs[0], expected.begin() + starts[r] * 3);
+        data[r].collective.receive_rows.assign(size(), rows);
+        data[r].collective.receive_starts = starts;
+        testing::BindVariable(&data[r]);
+        data[r].variable.keeps_gaps = keeps;
+      }
+      Run(&data);
+      for (size_t r = 0; r < size(); ++r) ASSERT_TRUE(data[r].result == expected) << "rank " << r << " keeps " << keeps;
+    }
+  }
+}
+
 TEST_P(MoveOnRanksTest, GathersToTheRootOnly) {
   for (int root = 0; root < n(); ++root) {
     std::vector<RankData> data = Prepare(Op::kGather, DType::kInt32, 7);

@@ -17,6 +17,7 @@ struct Script {
   bool alive = false;  // it is under way
   std::shared_ptr<const cuda::Event> on_device = std::make_shared<const cuda::Event>();
   Status status;
+  data::VariableOutput* output = nullptr;  // where the collective gets the memory for its result
 };
 
 class ScriptedTask : public data::CollectiveTask {
@@ -40,8 +41,9 @@ class ScriptedBackend : public data::Backend {
   Status Supports(const data::Collective&) const override {
     return scripts.size() == refuses_at ? UnsupportedError("refused") : Status::Ok();
   }
-  std::unique_ptr<data::CollectiveTask> Start(data::Collective) override {
+  std::unique_ptr<data::CollectiveTask> Start(data::Collective collective) override {
     scripts.push_back(std::make_unique<Script>());
+    scripts.back()->output = collective.output;
     return std::make_unique<ScriptedTask>(scripts.back().get());
   }
   const data::DataCounters& counters() const override { return counters_; }
@@ -52,7 +54,7 @@ class ScriptedBackend : public data::Backend {
   size_t refuses_at = 1'000'000;  // the number of this collective
 
  private:
-  const control::BackendTraits traits_{};
+  const control::BackendTraits traits_{.name = "scripted", .algorithms = {"plain"}};
   data::DataCounters counters_;
 };
 
@@ -75,6 +77,7 @@ class LaneTest : public ::testing::Test {
     item.op = OperationTable::IdOf(operation);
     item.signature = std::move(signature);
     item.num_tensors = tensors;
+    item.chosen_by = wire::ChosenBy::kRule;
     plan.items.push_back(std::move(item));
     lane_.Enqueue(&plan);
     return operation;
@@ -105,6 +108,101 @@ TEST_F(LaneTest, AnOperationOfTheHostKeepsTheNextOneWaiting) {
   script(0).done = true;
   StepUntilStill();
   EXPECT_EQ(started(), 2u);
+}
+
+// ---- results in memory that the caller gives
+
+TEST_F(LaneTest, AResultIsStoredInTheGivenTensor) {
+  std::byte place[40] = {};
+  Operation* const a = Enqueue("a", wire::Op::kAllgather);
+  a->tensors[0].output = place;
+  a->tensors[0].output_count = 10;
+  StepUntilStill();
+  EXPECT_TRUE(script(0).output->keeps_gaps);
+  EXPECT_EQ(script(0).output->allocate(40).value(), place);
+  script(0).output->rows = {10};
+  script(0).done = true;
+  StepUntilStill();
+  ASSERT_TRUE(IsDone(*a) && a->status.ok()) << a->status.ToString();
+  ASSERT_EQ(a->results.size(), 1u);
+  EXPECT_EQ(a->results[0].bytes, nullptr) << "the caller has it";
+  EXPECT_EQ(a->results[0].shape, std::vector<int64_t>{10});
+  EXPECT_EQ(a->results[0].rows, std::vector<int64_t>{10});
+}
+
+TEST_F(LaneTest, AResultWithoutAGivenTensorIsAllocatedAndItsGapsAreZero) {
+  Operation* const a = Enqueue("a", wire::Op::kAllgather);
+  a->allocate_results = true;
+  StepUntilStill();
+  EXPECT_FALSE(script(0).output->keeps_gaps);
+  std::byte* const memory = script(0).output->allocate(40).value();
+  script(0).done = true;
+  StepUntilStill();
+  ASSERT_EQ(a->results.size(), 1u);
+  EXPECT_EQ(a->results[0].bytes.get(), memory);
+  EXPECT_EQ(a->results[0].size_bytes, 40);
+}
+
+TEST_F(LaneTest, AGivenTensorThatIsTooSmallFailsItsOperationAlone) {
+  std::byte place[8] = {};
+  Operation* const a = Enqueue("a", wire::Op::kAllgather, 2);
+  a->tensors[0].output = place;
+  a->tensors[0].output_count = 2;
+  Operation* const b = Enqueue("b");
+  StepUntilStill();
+  const auto memory = script(0).output->allocate(12);
+  ASSERT_TRUE(memory.ok()) << "the other ranks count on this one";
+  EXPECT_NE(*memory, place);
+  script(0).done = true;
+  StepUntilStill();
+  ASSERT_EQ(started(), 2u) << "the group goes on";
+  EXPECT_EQ(script(1).output->allocate(0).ok(), true) << "no rows need no place";
+  script(1).done = true;
+  StepUntilStill();
+  EXPECT_TRUE(IsDone(*a));
+  EXPECT_EQ(a->status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(a->status.message(),
+            "allgather 'a': the result has 12 bytes, and the tensor that rank 0 gives for it has 8; give it a larger "
+            "one, or none");
+  EXPECT_TRUE(a->results.empty());
+  script(2).done = true;
+  StepUntilStill();
+  EXPECT_TRUE(IsDone(*b) && b->status.ok()) << b->status.ToString();
+}
+
+// The task's own error is the operation's, and the next operation does not inherit the misfit.
+TEST_F(LaneTest, AMisfitOfATaskThatFailedIsForgotten) {
+  Operation* const a = Enqueue("a", wire::Op::kAllgather);
+  Operation* const b = Enqueue("b");
+  StepUntilStill();
+  EXPECT_TRUE(script(0).output->allocate(12).ok());
+  script(0).status = {StatusCode::kMismatch, "rows differ"};
+  script(0).done = true;
+  StepUntilStill();
+  EXPECT_EQ(a->status.code(), StatusCode::kMismatch);
+  script(1).done = true;
+  StepUntilStill();
+  EXPECT_TRUE(IsDone(*b) && b->status.ok()) << b->status.ToString();
+}
+
+TEST_F(LaneTest, TheLogHasWhatRanAndWhatHasChosenIt) {
+  timeline_->log().Start(10);
+  Enqueue("a", wire::Op::kAllgather);
+  StepUntilStill();
+  EXPECT_TRUE(script(0).output->allocate(12).ok());
+  script(0).done = true;
+  StepUntilStill();
+  uint64_t lost = 0;
+  const auto records = timeline_->log().Take(&lost);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].name + " " + records[0].op + " " + records[0].backend + "/" + records[0].algorithm + " " +
+                records[0].chosen_by + " " + records[0].dtype + records[0].reduce_op,
+            "a allgather scripted/plain rule float32");
+  EXPECT_EQ(records[0].tensors, 1);
+  EXPECT_EQ(records[0].fused, 1u);
+  EXPECT_NE(records[0].error.find("has 12 bytes"), std::string::npos) << records[0].error;
+  EXPECT_GT(records[0].started_ns, 0);
+  EXPECT_GE(records[0].ended_ns, records[0].started_ns);
 }
 
 TEST_F(LaneTest, ALaunchedOperationMakesRoomForTheNext) {
