@@ -8,7 +8,8 @@ namespace horocache::observe {
 void OperationLog::Start(size_t capacity) {
   const MutexLock lock(mutex_);
   capacity_ = capacity;
-  on_ = capacity > 0;
+  on_ = true;
+  DropOldest(0);
 }
 
 void OperationLog::Stop() {
@@ -41,11 +42,12 @@ void OperationLog::Add(const OperationTrace& trace) {
   record.ended_ns = trace.ended_ns;
   const MutexLock lock(mutex_);
   if (!on_) return;
-  if (records_.size() >= capacity_) {
-    records_.pop_front();
-    ++lost_;
-  }
+  DropOldest(1);
   records_.push_back(std::move(record));
+}
+
+void OperationLog::DropOldest(size_t room) {
+  for (; records_.size() + room > capacity_; ++lost_) records_.pop_front();
 }
 
 std::vector<OperationRecord> OperationLog::Take(uint64_t* lost) {

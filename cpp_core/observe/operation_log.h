@@ -28,7 +28,8 @@ struct OperationRecord {
 
 class OperationLog {
  public:
-  // Begins a list of at most `capacity` records; a longer one loses its oldest.
+  // Begins a list of at most `capacity` records, 1 or more; a longer list loses its oldest. The records that are listed
+  // already stay, as far as there is room.
   void Start(size_t capacity) HC_EXCLUDES(mutex_);
   void Stop() HC_EXCLUDES(mutex_);
   bool on() const { return on_.load(std::memory_order_relaxed); }
@@ -37,6 +38,9 @@ class OperationLog {
   std::vector<OperationRecord> Take(uint64_t* lost) HC_EXCLUDES(mutex_);
 
  private:
+  // Makes room for `room` records.
+  void DropOldest(size_t room) HC_REQUIRES(mutex_);
+
   std::atomic<bool> on_{false};
   mutable Mutex mutex_;
   size_t capacity_ HC_GUARDED_BY(mutex_) = 0;

@@ -72,6 +72,33 @@ TEST_F(TimelineTest, StartsAndStopsAndHasTheRecordsInBetween) {
   EXPECT_TRUE(warnings_.empty());
 }
 
+// The file and the list of the program are on and off by themselves.
+TEST_F(TimelineTest, RecordsGoToTheFileAndToTheLogAsTheyAreOn) {
+  uint64_t lost = 0;
+  const auto names = [&] {
+    std::string text;
+    for (const OperationRecord& record : timeline_.log().Take(&lost)) text += record.name + " ";
+    return text;
+  };
+  timeline_.Add(Trace("nowhere"));
+  timeline_.log().Start(10);
+  EXPECT_TRUE(timeline_.on()) << "somebody has a use for records";
+  EXPECT_FALSE(timeline_.Stop()) << "but there is no file";
+  timeline_.Add(Trace("log"));
+  ASSERT_TRUE(timeline_.Start(folder_ / "t.json", false, {}).ok());
+  timeline_.Add(Trace("both"));
+  EXPECT_EQ(names(), "log both ");
+  timeline_.log().Stop();
+  EXPECT_TRUE(timeline_.on());
+  timeline_.Add(Trace("file"));
+  EXPECT_TRUE(timeline_.Stop());
+  EXPECT_FALSE(timeline_.on());
+  EXPECT_EQ(names(), "");
+  const std::string text = Read("t.json");
+  EXPECT_EQ(Count(text, "\"name\":\"both\"") + Count(text, "\"name\":\"file\""), 2);
+  EXPECT_EQ(Count(text, "\"name\":\"log\"") + Count(text, "nowhere"), 0);
+}
+
 TEST_F(TimelineTest, RecordsThatComeTooFastAreDroppedAndCounted) {
   ASSERT_TRUE(timeline_.Start(folder_ / "t.json", false, {}).ok());
   constexpr int kMany = 700'000;
