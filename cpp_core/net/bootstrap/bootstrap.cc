@@ -214,7 +214,7 @@ Status CheckConfig(const BootstrapConfig& config) {
     return Status(StatusCode::kInvalidArgument, "rank " + std::to_string(identity.rank) + " of " +
                                                     std::to_string(identity.size) + " ranks is not possible");
   }
-  return Status::Ok();
+  return CheckAnnouncement(config.announcement);
 }
 
 StatusOr<Peers> Alone(const BootstrapConfig& config) {
@@ -251,6 +251,12 @@ void Peers::CloseInChild() {
   for (UniqueFd& fd : links) fd.Close();
   if (arena != nullptr) arena->CloseFd();
   if (duplicates != nullptr) duplicates->CloseInChild();
+}
+
+Status CheckAnnouncement(const std::string& announcement) {
+  if (announcement.size() <= kMaxAnnouncement) return Status::Ok();
+  return InvalidArgumentError("the announcement of rank 0 has " + std::to_string(announcement.size()) +
+                              " bytes; at most " + std::to_string(kMaxAnnouncement) + " are possible");
 }
 
 StatusOr<Peers> Bootstrap(const BootstrapConfig& config) {

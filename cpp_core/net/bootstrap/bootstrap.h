@@ -28,6 +28,8 @@ struct Handshake {
 };
 
 inline constexpr size_t kMaxAnnouncement = 256 << 10;  // bytes
+// kInvalidArgument if the text is longer.
+Status CheckAnnouncement(const std::string& announcement);
 
 class DuplicateRankWatch;
 

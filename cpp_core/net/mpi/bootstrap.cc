@@ -99,6 +99,7 @@ class Rank0 {
   StatusOr<Placement> Run() {
     const Status gathered = Gather(NowNs() + timeout_ns_);
     Status outcome = gathered.ok() ? Compare() : gathered;
+    if (outcome.ok()) outcome = CheckAnnouncement(announcement_);
     Placement placement;
     if (outcome.ok()) placement = PlaceAll(arrivals_);
     placement.announcement = announcement_;

@@ -101,6 +101,41 @@ TEST(Bootstrap, OneRankAloneOpensNoSocket) {
   EXPECT_EQ(peers->arena->layout().ranks, 1);
 }
 
+TEST(Bootstrap, EveryRankGetsTheAnnouncementOfRank0) {
+  TestDirectory directory;
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{70'000}, kMaxAnnouncement}) {
+    auto configs = Job(5, directory.path());
+    std::string text;
+    while (text.size() < bytes) text += "rule " + std::to_string(text.size()) + std::string("\n\0\xff", 3);
+    text.resize(bytes);
+    configs[0].announcement = text;
+    configs[2].announcement = "not rank 0's";
+    for (const auto& result : BootstrapInThreads(configs)) {
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      EXPECT_TRUE(result->announcement == text) << bytes << " bytes, got " << result->announcement.size();
+    }
+  }
+}
+
+TEST(Bootstrap, OneRankAloneHasItsOwnAnnouncement) {
+  BootstrapConfig config = Config(0, 1, "/tmp");
+  config.announcement = "rules";
+  const auto peers = Bootstrap(config);
+  ASSERT_TRUE(peers.ok()) << peers.status().ToString();
+  EXPECT_EQ(peers->announcement, "rules");
+}
+
+TEST(Bootstrap, AnAnnouncementThatIsTooLongIsAnErrorBeforeTheRankMeetsOthers) {
+  TestDirectory directory;
+  for (const int size : {1, 2}) {
+    BootstrapConfig config = Config(0, size, directory.path());
+    config.announcement.assign(kMaxAnnouncement + 1, 'x');
+    const auto peers = Bootstrap(config);
+    EXPECT_EQ(peers.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(Contains(peers.status().message(), "262145 bytes; at most 262144")) << peers.status().message();
+  }
+}
+
 TEST(Bootstrap, ADirectoryThatStartUpCreatedIsRemoved) {
   TestDirectory directory;
   auto results = BootstrapInThreads(Job(2, directory.Below("made")));

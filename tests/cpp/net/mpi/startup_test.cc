@@ -72,6 +72,33 @@ TEST(MpiBootstrap, HostsAreNumberedByTheirFirstRank) {
   }
 }
 
+TEST(MpiBootstrap, EveryRankGetsTheAnnouncementOfRank0) {
+  for (const size_t bytes : {size_t{0}, size_t{1}, kMaxAnnouncement}) {
+    MpiJob<StatusOr<Placement>> job(3);
+    for (const auto& placed : job.Run({1, 2}, 0, [&](MemoryMpi* mpi, int64_t timeout_ns) {
+           Introduction own = Of("a");
+           own.announcement = mpi->Rank({}) == 0 ? std::string(bytes, 'x') : "not rank 0's";
+           return BootstrapOverMpi(mpi->World(), own, timeout_ns, nullptr);
+         })) {
+      ASSERT_TRUE((*placed).ok()) << (*placed).status().message();
+      EXPECT_EQ((*placed)->announcement.size(), bytes);
+      EXPECT_EQ((*placed)->host_names, std::vector<std::string>{"a"});
+    }
+  }
+}
+
+TEST(MpiBootstrap, AnAnnouncementThatIsTooLongIsAnErrorOnAllRanks) {
+  MpiJob<StatusOr<Placement>> job(3);
+  for (const auto& placed : job.Run({1, 2}, 0, [](MemoryMpi* mpi, int64_t timeout_ns) {
+         Introduction own = Of("a");
+         if (mpi->Rank({}) == 0) own.announcement.assign(kMaxAnnouncement + 1, 'x');
+         return BootstrapOverMpi(mpi->World(), own, timeout_ns, nullptr);
+       })) {
+    EXPECT_EQ((*placed).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE((*placed).status().message().find("at most 262144"), std::string::npos) << (*placed).status().message();
+  }
+}
+
 TEST(MpiBootstrap, EveryRankThatCalledInitNamesTheMissingRanks) {
   MpiJob<StatusOr<Placement>> job(5);
   const auto& results = job.Run({1, 3}, 0, [](MemoryMpi* mpi, int64_t timeout_ns) {
