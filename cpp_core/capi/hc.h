@@ -323,9 +323,11 @@ HC_API void hc_backends(hc_runtime* runtime, int32_t process_set,
                         void* context);
 
 /* Changes settings of the process set of all ranks, on all ranks, in one round, soon after the call; only rank 0 may
- * call it. `settings` has lines name=value: fusion_threshold (bytes), cycle_time (milliseconds), cache (0 or 1), table
- * (selector rules of a tuning table, which replace those that there were), note (any text for the callers on all
- * ranks). Since version 12. */
+ * call it. Several calls have a round each, in their order. `settings` has at most 256 KiB, in lines name=value:
+ * fusion_threshold (bytes), cycle_time (milliseconds), cache (0 or 1), table (selector rules of a tuning table, which
+ * replace those that there were), note (any text without a line feed, for the callers on all ranks). An error changes
+ * nothing. Changes whose round has not come when the job ends are lost; later calls fail with the reason of the end.
+ * Since version 12. */
 HC_API int hc_configure(hc_runtime* runtime, const char* settings, hc_error* error);
 /* How often this rank has changed its settings; an operation that was submitted afterwards runs with the new ones.
  * `visit`, unless null, gets the last note. Since version 12. */
@@ -345,10 +347,11 @@ typedef struct {
   int32_t peer;      /* of a message: the other rank, else -1 */
   int64_t submitted_ns, agreed_ns, started_ns, ended_ns;
 } hc_record;
-/* Begins to list completed operations, at most `capacity`: a longer list loses its oldest. 0 ends it. */
+/* Begins to list completed operations, at most `capacity`: a longer list loses its oldest. 0 ends the list and drops
+ * what is in it. Since version 12. */
 HC_API void hc_log_operations(hc_runtime* runtime, uint64_t capacity);
 /* Calls `visit` for the operations that were listed since the last call, oldest first, and returns how many were lost.
- */
+ * Since version 12. */
 HC_API uint64_t hc_take_log(hc_runtime* runtime, void (*visit)(void* context, const hc_record* record), void* context);
 
 /* Aborts the job: the pending operations of all ranks fail with HC_ABORTED and the reason `why`. */

@@ -278,9 +278,9 @@ std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& ar
 }
 
 std::vector<std::tuple<std::string, std::vector<std::string>, std::vector<std::string>>> BackendsOf(
-    const PyRuntime& self, uint32_t process_set) {
+    PyRuntime& self, uint32_t process_set) {
   std::vector<std::tuple<std::string, std::vector<std::string>, std::vector<std::string>>> backends;
-  for (const control::BackendTraits& backend : self.Known().Backends(process_set))
+  for (const control::BackendTraits& backend : self.Get().Backends(process_set))
     backends.emplace_back(backend.name, backend.algorithms, control::OperationsOf(backend));
   return backends;
 }
@@ -293,16 +293,41 @@ void LogOperations(PyRuntime& self, size_t capacity) {
   }
 }
 
+// Names are bytes; those that are not UTF-8 become lone surrogates, as in the names that Python gives.
+py::object TextOf(const std::string& bytes) {
+  PyObject* const text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(text);
+}
+
 // Returns the records as tuples, in the order of hc_record's members, and the number of those that were lost.
 py::tuple TakeLog(PyRuntime& self) {
   uint64_t lost = 0;
   py::list records;
   for (observe::OperationRecord& one : self.Get().log().Take(&lost)) {
-    records.append(py::make_tuple(one.name, one.op, one.reduce_op, one.dtype, one.backend, one.algorithm, one.chosen_by,
-                                  one.layers, one.error, one.process_set, one.tensors, one.bytes, one.sequence,
-                                  one.fused, one.peer, one.submitted_ns, one.agreed_ns, one.started_ns, one.ended_ns));
+    records.append(py::make_tuple(TextOf(one.name), one.op, one.reduce_op, one.dtype, one.backend, one.algorithm,
+                                  one.chosen_by, TextOf(one.layers), TextOf(one.error), one.process_set, one.tensors,
+                                  one.bytes, one.sequence, one.fused, one.peer, one.submitted_ns, one.agreed_ns,
+                                  one.started_ns, one.ended_ns));
   }
   return py::make_tuple(records, lost);
+}
+
+void AddSettings(py::class_<PyRuntime>* runtime) {
+  (*runtime)
+      .def("backends", &BackendsOf, py::arg("process_set"))
+      .def(
+          "configure",
+          [](PyRuntime& self, const std::string& settings) { ThrowIfError(self.Get().Configure(settings)); },
+          py::arg("settings"))
+      .def_property_readonly("settings_changes", [](PyRuntime& self) { return self.Get().settings_changes(); })
+      .def("settings",
+           [](PyRuntime& self) {
+             const runtime::Runtime::AppliedSettings settings = self.Get().settings();
+             return std::tuple(settings.changes, TextOf(settings.note));
+           })
+      .def("log_operations", &LogOperations, py::arg("capacity"))
+      .def("take_log", &TakeLog);
 }
 
 using RankLists = std::vector<std::vector<int>>;
@@ -336,6 +361,7 @@ void BindRuntime(py::module_& module) {
   module.def("request_fields", &RequestFields);
   AddFastMethods(runtime);
   AddEnds(&runtime);
+  AddSettings(&runtime);
   runtime
       .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>, std::string_view, std::string>(),
            py::arg("arguments") = Texts(), py::arg("epoch") = 0, py::arg("process_sets") = RankLists(),
@@ -380,19 +406,6 @@ void BindRuntime(py::module_& module) {
       .def(
           "count_bytes_into_views", [](PyRuntime& self, uint64_t bytes) { self.Get().CountBytesIntoViews(bytes); },
           py::arg("size"))
-      .def("backends", &BackendsOf, py::arg("process_set"))
-      .def(
-          "configure",
-          [](PyRuntime& self, const std::string& settings) { ThrowIfError(self.Get().Configure(settings)); },
-          py::arg("settings"))
-      .def_property_readonly("settings_changes", [](const PyRuntime& self) { return self.Known().settings_changes(); })
-      .def("settings",
-           [](const PyRuntime& self) {
-             const runtime::Runtime::AppliedSettings settings = self.Known().settings();
-             return std::tuple(settings.changes, settings.note);
-           })
-      .def("log_operations", &LogOperations, py::arg("capacity"))
-      .def("take_log", &TakeLog)
       .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
   module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),

@@ -392,6 +392,9 @@ class Runtime:
 
     def configure(self, settings: str) -> None:
         """On rank 0: change settings on all ranks in one round; see hc_configure in ``hc.h``."""
+        if "\0" in settings:  # where the text would end for C
+            msg = "settings: the text has a zero byte"
+            raise InvalidArgumentError(msg)
         self._check(self.lib.hc_configure(self._live(), settings.encode(), self._error))
 
     @property
@@ -456,4 +459,5 @@ class Runtime:
         return out
 
     def _str(self, text: Any) -> str:
-        return str(self.ffi.string(text).decode())
+        # Names are bytes; those that are not UTF-8 become lone surrogates, as in the names that Python gives.
+        return str(self.ffi.string(text).decode(errors="surrogateescape"))

@@ -84,3 +84,60 @@ def test_the_c_abi_returns_errors_for_invalid_requests(mistake):
         output[0].shape = shorter
     assert lib.hc_submit(runtime.pointer, request, handle, error) == 1
     assert len(ffi.string(error.text)) > 0
+
+
+@on_ranks(1, init=False)
+def test_the_c_abi_of_settings_backends_and_the_log():
+    hc.init(binding="cffi")
+    runtime = context.current().runtime
+    ffi, lib, pointer, null = runtime.ffi, runtime.lib, runtime.pointer, runtime.ffi.NULL
+    assert lib.hc_abi_version() >= 12
+    # An error message is not needed, and the number of the status is that of hc_status.
+    assert lib.hc_configure(pointer, b"cache=2", null) == 1
+    assert lib.hc_configure(pointer, null, null) == 15, "a null text is a defect of the caller's"
+    assert lib.hc_configure(pointer, b"note=n", null) == 0
+    while lib.hc_settings(pointer, null, null) == 0:
+        hc.barrier()
+    seen = []
+    visit = ffi.callback("void(void*, const char*, const char*, const char*)", lambda *texts: seen.append(texts))
+    for process_set in (-1, 1, 2**31 - 1):
+        lib.hc_backends(pointer, process_set, visit, null)
+    assert seen == []
+    # The memory for a result of rows is checked as the tensors are.
+    shape, data, place = ffi.new("int64_t[]", [2]), ffi.new("float[]", 2), ffi.new("float[]", [7, 7, 7])
+    names = [ffi.string(lib.hc_dtype_name(i)) for i in range(lib.hc_num_dtypes())]
+    ops = [ffi.string(lib.hc_op_name(i)) for i in range(lib.hc_num_ops())]
+    tensor, output, three = ffi.new("hc_tensor[]", 1), ffi.new("hc_tensor[]", 1), ffi.new("int64_t[]", [3])
+    tensor[0] = {"data": data, "dtype": names.index(b"float32"), "ndim": 1, "shape": shape}
+    output[0] = {"data": place, "dtype": names.index(b"float32"), "ndim": 1, "shape": three}
+    request = ffi.new("hc_request*", {"op": ops.index(b"allgather"), "num_tensors": 1, "inputs": tensor})
+    request.outputs, request.root, request.prescale, request.postscale = output, -1, 1.0, 1.0
+    handle, error = ffi.new("int64_t*"), ffi.new("hc_error*")
+
+    def outcome() -> int:
+        if (code := lib.hc_submit(pointer, request, handle, error)) != 0:
+            return int(code)
+        assert lib.hc_wait(pointer, handle[0], -1.0, null, null) == 1
+        code = lib.hc_outcome(pointer, handle[0], error)
+        if code == 0:
+            result, rows, count = ffi.new("hc_tensor*"), ffi.new("int64_t**"), ffi.new("int*")
+            assert lib.hc_num_results(pointer, handle[0]) == 1
+            assert lib.hc_result(pointer, handle[0], 0, result, rows, count) == 0
+            assert result.data == null and result.shape[0] == 2 and rows[0][0] == 2 and count[0] == 1
+            assert lib.hc_take_result(pointer, handle[0], 0) == null
+        assert lib.hc_consume(pointer, handle[0]) == 0
+        return int(code)
+
+    assert outcome() == 0
+    assert list(place) == [0, 0, 7]
+    three[0] = 1
+    assert outcome() == 1
+    assert b"the result has 8 bytes" in ffi.string(error.text)
+    output[0].data = null
+    assert outcome() == 1
+    assert b"has 0; give it a larger one" in ffi.string(error.text)
+    output[0].data, output[0].shape = data, shape
+    assert outcome() == 1
+    assert b"stores a result in the memory of tensor" in ffi.string(error.text)
+    output[0].shape = null
+    assert outcome() == 1
