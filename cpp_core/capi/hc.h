@@ -333,8 +333,8 @@ HC_API int hc_configure(hc_runtime* runtime, const char* settings, hc_error* err
  * `visit`, unless null, gets the last note. Since version 12. */
 HC_API uint64_t hc_settings(hc_runtime* runtime, void (*visit)(void* context, const char* note), void* context);
 
-/* A completed operation. Texts are empty where there is nothing to say. Times are in ns of CLOCK_MONOTONIC; 0: the
- * operation did not reach that point. Since version 12. */
+/* A completed operation. Texts are empty where there is nothing to say. `bytes` are those of this rank's tensors. Times
+ * are in ns of CLOCK_MONOTONIC; 0: the operation did not reach that point. Since version 12. */
 typedef struct {
   const char *name, *op, *reduce_op, *dtype;
   const char *backend, *algorithm;

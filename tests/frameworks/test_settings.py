@@ -206,7 +206,7 @@ def test_the_log_says_what_ran_where_and_why(binding):
     hc.allreduce(tensor, op=hc.Max, name="call", backend="shm/oneshot")
     hc.allreduce(tensor, name="order")
     hc.allreduce(tensor, name="several", backend="shm/oneshot|shm")
-    hc.allgather(tensor, name="rows")
+    hc.allgather(np.ones((50 + hc.rank(), 2), np.float16), name="rows")
     hc.grouped_allreduce([tensor, tensor], name="group")
     hc.barrier()
     if hc.rank() == 0:
@@ -226,7 +226,8 @@ def test_the_log_says_what_ran_where_and_why(binding):
         ("allreduce.order", "allreduce", "shm", "twoshot", "table"),
         ("allreduce.several", "allreduce", "shm", "twoshot", "table"),
     ]
-    first, group, barrier = records[0], records[4], records[5]
+    first, rows, group, barrier = records[0], records[3], records[4], records[5]
+    assert rows["bytes"] == 4 * (50 + hc.rank()), "this rank's own rows"
     assert (first["dtype"], first["reduce_op"], first["bytes"], first["tensors"]) == ("float16", "max", 200, 1)
     assert (group["tensors"], group["bytes"], group["fused"]) == (2, 400, 1)
     assert (barrier["dtype"], barrier["reduce_op"], barrier["bytes"]) == ("", "", 0)

@@ -1,12 +1,24 @@
 // Converts operations to records of the timeline.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 #include "control/plan.h"
-#include "control/signature.h"
 #include "observe/trace_text.h"
 #include "runtime/submission/operation.h"
 
 namespace horocache::runtime {
+
+// The bytes of this rank's tensors. A signature does not have them where the number of rows differs by rank.
+inline int64_t BytesOfTensors(const Operation& operation) {
+  const std::vector<wire::TensorMeta>& tensors = operation.request.signature.tensors;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < std::min(tensors.size(), operation.tensors.size()); ++i)
+    bytes += operation.tensors[i].count * static_cast<int64_t>(DTypeBytes(tensors[i].dtype));
+  return bytes;
+}
 
 // Returns the record of an operation that ends now with `status`. Leaves the fields of the lane open. The record points
 // to texts of `operation` and `status`.
@@ -21,7 +33,7 @@ inline observe::OperationTrace TraceOf(const Operation& operation, const Status&
   trace.layers = signature.layers;
   trace.process_set = operation.process_set;
   trace.tensors = static_cast<int32_t>(signature.tensors.size());
-  trace.bytes = control::SignatureBytes(signature);
+  trace.bytes = BytesOfTensors(operation);
   trace.first_ready_ns = operation.first_ready_ns;
   trace.submitted_ns = operation.submitted_ns;
   trace.ended_ns = now_ns;
