@@ -237,10 +237,11 @@ bool Selector::Can(const Target& target, const wire::Signature& signature) const
   const auto has_type = [&](const wire::TensorMeta& tensor) {
     return HasBit(backend.dtypes, static_cast<int>(tensor.dtype));
   };
-  // A barrier has no tensors, so it is of no device.
-  const bool reaches = signature.tensors.empty()
-                           ? backend.device_classes != 0
-                           : HasBit(backend.device_classes, static_cast<int>(signature.device_class));
+  // A barrier has no tensors. It may run on any device by a backend that the call names; otherwise it is the host's, so
+  // that it does not wait behind the work of a device.
+  const bool any_device = signature.tensors.empty() && !signature.backend.empty();
+  const bool reaches = any_device ? backend.device_classes != 0
+                                  : HasBit(backend.device_classes, static_cast<int>(signature.device_class));
   return HasBit(backend.ops, static_cast<int>(signature.op)) && reaches && size_.ranks >= backend.min_ranks &&
          size_.ranks <= backend.max_ranks && std::ranges::all_of(signature.tensors, has_type);
 }

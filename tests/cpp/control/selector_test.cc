@@ -172,6 +172,22 @@ TEST(Selector, TheAlgorithmThatACallNamesIsKept) {
   EXPECT_EQ(ChosenAmong("shm/auto|mpi", "*=shm/twoshot"), "shm/twoshot by rule") << "auto is any";
 }
 
+// It would wait behind the work of a device otherwise.
+TEST(Selector, ABarrierIsTheHostsUnlessTheCallNamesABackendOfADevice) {
+  const BackendTraits nccl{"nccl", ~0u, 1u << static_cast<int>(wire::DeviceClass::kCuda), 1, 1 << 30, {}};
+  const BackendTraits shm{"shm", ~0u, kCpuBit, 1, 1 << 30, {}};
+  const auto chosen = [&](const std::string& backends, const std::string& rules) {
+    wire::Signature barrier = OfOp(wire::Op::kBarrier, "b");
+    barrier.backend = backends;
+    return Chosen(Selector::Parse({nccl, shm}, {2}, rules).value(), barrier);
+  };
+  EXPECT_EQ(chosen("", ""), "shm/0@1");
+  EXPECT_EQ(chosen("", "*=nccl"), "shm/0@1");
+  EXPECT_EQ(chosen("nccl", ""), "nccl/0@0");
+  EXPECT_EQ(chosen("nccl|shm", ""), "nccl/0@0");
+  EXPECT_EQ(chosen("nccl|shm", "barrier=shm"), "shm/0@1");
+}
+
 TEST(Selector, EveryNameOfACallMustBeKnown) {
   EXPECT_NE(ChosenAmong("shm|gloo", "").find("'gloo'"), std::string::npos) << ChosenAmong("shm|gloo", "");
   EXPECT_NE(ChosenAmong("shm/onshot|mpi", "").find("did you mean 'oneshot'?"), std::string::npos);
