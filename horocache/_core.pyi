@@ -173,6 +173,7 @@ class Runtime:
         process_set: int,
         backend: str | None,
         priority: int,
+        full_name: bool = False,  # True: the name gets no prefix
         /,
     ) -> int | None: ...  # None: take the general path, submit(), which makes a copy or raises the error
     def allreduce_each_in_place(

@@ -92,8 +92,9 @@ typedef struct {
    * output may be the same memory as its input; a recv passes its tensor as both. In reduce, an output without data
    * means that this rank gets no result, which is allowed on all ranks but the root.
    * allgather, alltoall, gather, reducescatter, scatter: null, and the library allocates the results, see hc_result.
-   * Or, since version 12, as many as `inputs`, of the same element types: each has room for its result at least, shares
-   * no memory with the inputs, and keeps its values behind the result and in rows that no part covers. */
+   * Or, since version 12, as many as `inputs`, of the same element types: each has room for its result at least (in a
+   * scatter exactly), shares no memory with the inputs, and keeps its values behind the result and in rows that no part
+   * covers. */
   const hc_tensor* outputs;
   hc_text name;         /* of the tensor or the group; empty: an automatic name, from the order of submissions */
   const hc_text* names; /* one for each member of a group; null: derived from `name` */

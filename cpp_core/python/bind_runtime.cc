@@ -174,12 +174,14 @@ PyObject* HandleOrNone(int64_t handle) {
 }
 
 PyObject* AllreduceInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  constexpr Py_ssize_t kOwn = 2;
-  if (count != kOwn + kCallArguments)
-    return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 9 arguments, not %zd", count);
+  constexpr Py_ssize_t kOwn = 2, kMost = kOwn + kCallArguments + 1;
+  if (count != kMost && count != kMost - 1)
+    return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 9 or 10 arguments, not %zd", count);
   return WithPythonErrors([&] {
     auto& runtime = py::cast<PyRuntime&>(py::handle(self));
-    return HandleOrNone(runtime.AllreduceInPlace(arguments[0], ToCall(arguments[1], arguments + kOwn)));
+    InPlaceCall call = ToCall(arguments[1], arguments + kOwn);
+    call.full_name = count == kMost && arguments[kMost - 1] == Py_True;
+    return HandleOrNone(runtime.AllreduceInPlace(arguments[0], call));
   });
 }
 
@@ -235,7 +237,7 @@ void AddFastMethods(const py::object& type) {
   static PyMethodDef methods[] = {
       MethodFor("allreduce_in_place", &AllreduceInPlace,
                 "allreduce_in_place(self, tensor, name, reduce_op, prescale, postscale, wait_follows, process_set, "
-                "backend, priority, /)"),
+                "backend, priority, full_name=False, /)"),
       MethodFor("allreduce_each_in_place", &AllreduceEachInPlace,
                 "allreduce_each_in_place(self, tensors, names, plain_type, handles, reduce_op, prescale, postscale, "
                 "wait_follows, process_set, backend, priority, /)"),

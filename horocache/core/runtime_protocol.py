@@ -42,9 +42,13 @@ class Runtime(Protocol):
         process_set: int,
         backend: str | None,
         priority: int,
+        full_name: bool = False,
         /,
     ) -> int | None:
-        """Fast ``submit`` of one tensor that is its own output; None if it needs the general path."""
+        """Fast ``submit`` of one tensor that is its own output; None if it needs the general path.
+
+        ``full_name``: the name is what the ranks compare; otherwise it gets the prefix "allreduce.".
+        """
 
     def allreduce_each_in_place(
         self, tensors: Sequence[Any], names: Any, plain_type: type | None, handles: list[int], /, *call: Any

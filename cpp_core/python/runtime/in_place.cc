@@ -35,11 +35,11 @@ bool AppendText(PyObject* object, std::string* out) {
 
 // Writes an allreduce's name as the ranks compare it. For None it is empty, and the core chooses a name. Returns false
 // if `name` is not text.
-bool NameAllreduce(PyObject* name, std::string* out) {
+bool NameAllreduce(const InPlaceCall& call, std::string* out) {
   out->clear();
-  if (name == Py_None) return true;
-  out->append(kAllreducePrefix);
-  return AppendText(name, out);
+  if (call.name == Py_None) return true;
+  if (!call.full_name) out->append(kAllreducePrefix);
+  return AppendText(call.name, out);
 }
 
 bool ReadBackend(PyObject* backend, std::string* out) {
@@ -114,7 +114,7 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, const InPlaceCall& call) {
   DropFinishedOwners();
   Operation* operation = runtime.NewOperation();
   wire::Signature& signature = operation->request.signature;
-  if (!NameAllreduce(call.name, &signature.name) || !ReadBackend(call.backend, &signature.backend) ||
+  if (!NameAllreduce(call, &signature.name) || !ReadBackend(call.backend, &signature.backend) ||
       !ReadInPlace(tensor, call)) {
     runtime.Recycle(operation);
     return -1;

@@ -38,6 +38,7 @@ struct InPlaceCall {
   bool wait_follows = false;
   uint32_t process_set = 0;
   int32_t priority = 0;
+  bool full_name = false;      // true if `name` is what the ranks compare: the operation is not put before it
   bool plain = false;          // true if the tensors are known to be not negated: their memory has their values
   int64_t first_ready_ns = 0;  // see runtime::Operation
 };

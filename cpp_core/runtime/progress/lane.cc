@@ -179,6 +179,7 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
   collective->dtype = meta.dtype;
   collective->row_elements = Elements(meta.shape, 1);
   data::Segment segment;
+  fills_given_ = plan.op == wire::Op::kScatter;  // which has no receive_rows, by which a caller says what it expects
   if (item.op != control::kNoOp) {
     const Operation& operation = *OperationTable::FromId(item.op);
     const TensorArgument& tensor = operation.tensors[index];
@@ -205,13 +206,13 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
 }
 
 StatusOr<std::byte*> Lane::PlaceFor(int64_t bytes) {
-  if (!given_ || bytes == 0) return Allocate(bytes, &result_);
-  const auto room = static_cast<int64_t>(given_->size());
-  if (bytes <= room) return given_->data();
+  const auto room = given_ ? static_cast<int64_t>(given_->size()) : 0;
+  if (!given_ || (bytes == 0 && !(fills_given_ && room > 0))) return Allocate(bytes, &result_);
+  if (fills_given_ ? bytes == room : bytes <= room) return given_->data();
   // The other ranks count on this rank's part, so it takes its result elsewhere and fails alone.
   misfit_ = InvalidArgumentError("the result has " + std::to_string(bytes) + " bytes, and the tensor that " +
                                  names_->Text(rank_) + " gives for it has " + std::to_string(room) +
-                                 "; give it a larger one, or none");
+                                 (fills_given_ ? "; give it one of the same size, or none" : "; give it a larger one, or none"));
   return Allocate(bytes, &result_);
 }
 

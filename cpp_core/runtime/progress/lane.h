@@ -183,6 +183,7 @@ class Lane {
   data::VariableOutput variable_;
   Result result_;
   std::optional<std::span<std::byte>> given_;  // the caller's memory for the result
+  bool fills_given_ = false;                   // true if the result must fill it exactly
   Status misfit_;                              // the result does not fit into it
   std::string last_done_;
   Status fault_;
