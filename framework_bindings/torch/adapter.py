@@ -84,7 +84,8 @@ def with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_expanded(tensor: torch.Tensor) -> bool:
     """Return True if several elements share memory, as after :meth:`torch.Tensor.expand`."""
-    return any(step == 0 and count > 1 for step, count in zip(tensor.stride(), tensor.shape, strict=True))
+    repeats = any(step == 0 and count > 1 for step, count in zip(tensor.stride(), tensor.shape, strict=True))
+    return repeats and tensor.numel() > 0
 
 
 def _of_memory(error: RuntimeError, tensor: torch.Tensor) -> Exception:
