@@ -42,6 +42,13 @@ def counts_by_itself() -> bool:
     return thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
 
 
+class Scope(NamedTuple):
+    """The part of automatic names that stands for a thread, and True if the thread belongs to a pool."""
+
+    text: str
+    pool: bool
+
+
 class ThreadNames:
     """The automatic names of one session's operations, except those that the core makes for the main thread.
 
@@ -67,18 +74,28 @@ class ThreadNames:
         Raises:
             InvalidArgumentError: another live thread of the same name calls operations without a name, too.
         """
-        thread = threading.current_thread()
-        pool = thread in getattr(pools, "_threads_queues", ())
-        scope = re.sub(r"(-\d+)?_\d+$", "", thread.name) if pool else _MADE_UP.sub(r"\1", thread.name)
+        scope, pool = self.scope()
         with self._lock:
-            if not pool:
-                self._check_owner(scope, thread)
             handles = self._handles.setdefault((scope, op, process_set), [])
             free = (place for place, handle in enumerate(handles) if pool or handle not in pending)
             place = next(free, len(handles))
             if place == len(handles):
                 handles.append(-1)
         return Taken(f"noname.{scope}.{place}", handles, place)
+
+    def scope(self) -> Scope:
+        """Return the text that stands for the calling thread, which counts by itself, in names.
+
+        Raises:
+            InvalidArgumentError: another live thread of the same name calls operations without a name, too.
+        """
+        thread = threading.current_thread()
+        pool = thread in getattr(pools, "_threads_queues", ())
+        text = re.sub(r"(-\d+)?_\d+$", "", thread.name) if pool else _MADE_UP.sub(r"\1", thread.name)
+        if not pool:
+            with self._lock:
+                self._check_owner(text, thread)
+        return Scope(text, pool)
 
     def _check_owner(self, scope: str, thread: threading.Thread) -> None:
         owner = self._owners[scope]() if scope in self._owners else None

@@ -13,6 +13,12 @@ from horocache.errors import InvalidArgumentError
 Name = str | bytes | None
 
 
+class FullName(str):
+    """A name that the ranks compare as it is: :func:`full_name` does not put the operation before it."""
+
+    __slots__ = ()
+
+
 def check_backend(backend: Any) -> str:
     """Return a backend's name as the core takes it: None, which lets the selector choose, becomes empty."""
     if backend is None:
@@ -59,7 +65,7 @@ def full_name(kind: str, name: Name) -> str | bytes | None:
         return kind.encode() + b"." + name
     if not isinstance(name, (str, int)):  # the text of other objects may not be the same on all ranks
         raise InvalidArgumentError(f"the name of an operation must be a str, bytes or int, not {name!r}.")
-    text = f"{kind}.{name}"
+    text = str(name) if isinstance(name, FullName) else f"{kind}.{name}"
     try:
         # A file name, for example, may contain bytes that are not UTF-8; Python keeps them as lone surrogates.
         return text if text.isascii() else text.encode("utf-8", "surrogateescape")

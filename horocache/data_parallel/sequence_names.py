@@ -10,7 +10,7 @@ MIN_CALLS_APART = 128  # least number of calls between two uses of one name: tha
 MAX_NAMES = 2048  # number of names, after which a new epoch of names begins
 
 
-class _Place:
+class Place:
     """A point of the program between two calls; the next call gets its name."""
 
     __slots__ = ("after", "name", "used")
@@ -18,7 +18,7 @@ class _Place:
     def __init__(self, name: str) -> None:
         self.name = name
         self.used = -MIN_CALLS_APART  # the number of the last call from here
-        self.after: dict[Hashable, _Place] = {}  # next place, by the call that leads to it
+        self.after: dict[Hashable, Place] = {}  # next place, by the call that leads to it
 
 
 class CallOrder:
@@ -46,38 +46,41 @@ class CallOrder:
     The argument ``call`` must be equal on all ranks. So it contains only parts of the signature, and no number of rows,
     which may differ from rank to rank.
 
+    ``here`` is the place of the next call, and ``here.name`` its name.
+
     Role: owned by one group. Its calls must come one after the other; else the ranks could not agree on their order.
     """
 
     def __init__(self, prefix: str) -> None:
         self.calls = 0
+        self._stem = prefix
         self._prefix = prefix
         self._epoch = 0
         self._begin()
 
     def _begin(self) -> None:
         self._past: deque[Hashable] = deque(maxlen=_PAST)
-        self._places: dict[tuple[Hashable, ...], deque[_Place]] = {}
+        self._places: dict[tuple[Hashable, ...], deque[Place]] = {}
         self._count = 0
-        self._here = self._new_place()
+        self.here = self._new_place()
 
-    def _new_place(self) -> _Place:
+    def _new_place(self) -> Place:
         self._count += 1
-        return _Place(f"{self._prefix}.{self._epoch}.{self._count - 1}")
+        return Place(f"{self._prefix}.{self._epoch}.{self._count - 1}")
 
     def name(self, call: Hashable) -> str:
         """Return the name of the next call; ``call`` is equal for calls of the same signature."""
-        here = self._here
+        here = self.here
         self.calls += 1
         here.used = self.calls
         self._past.append(call)
         there = here.after.get(call)
         if there is None or self.calls - there.used < MIN_CALLS_APART:
             there = here.after[call] = self._find()
-        self._here = there
+        self.here = there
         return here.name
 
-    def _find(self) -> _Place:
+    def _find(self) -> Place:
         alike = self._places.setdefault(tuple(self._past), deque())
         if alike and self.calls - alike[0].used >= MIN_CALLS_APART:
             alike.rotate(-1)
@@ -85,7 +88,7 @@ class CallOrder:
         if self._count >= MAX_NAMES:  # the program has no loops
             self._epoch += 1
             self._begin()
-            return self._here
+            return self.here
         alike.append(self._new_place())
         return alike[-1]
 
@@ -94,6 +97,6 @@ class CallOrder:
 
         All ranks must call it after the same number of calls.
         """
-        self._prefix = f"{self._prefix.partition('@')[0]}@{self.calls}"
+        self._prefix = f"{self._stem}@{self.calls}"
         self._epoch = 0
         self._begin()
