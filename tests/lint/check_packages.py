@@ -24,6 +24,7 @@ ORDER = (
     *("torch.compression", "torch.adapter", "torch.vjp_arithmetic", "torch.autograd", "torch.compile", "torch.ops"),
     "torch.sparse_allreduce",
     *("torch.sync_batch_norm", "torch.optimizer", "torch.distributed", "torch_entry_point", "torch"),
+    "mcr_dl",
     *("tensorflow.", "jax", "keras", "tensorflow.optimizer", "tensorflow", "tensorflow.keras"),
 )
 # Programs written for Horovod import these modules by Horovod's names; ORDER does not contain them.
