@@ -35,6 +35,7 @@ API_MODULES = (
     "horocache.keras",
     "horocache.jax",
     "horocache.lang",
+    "horocache.mcr_dl",
 )
 os.environ["KERAS_BACKEND"] = "tensorflow"  # signatures must not depend on the caller's environment
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
