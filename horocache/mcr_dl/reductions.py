@@ -174,10 +174,10 @@ def _submit_in_place(
     None if the tensor or the call needs the general path.
     """
     submit = session.runtime.allreduce_in_place
-    call = (key[1], 1.0, 1.0, not async_op, route.number, route.backend, 0, True)
+    op, number, backend = key[1], route.number, route.backend
     if name is not None:
         chosen = chosen_name(name)
-        handle = submit(output, chosen, *call)
+        handle = submit(output, chosen, op, 1.0, 1.0, not async_op, number, backend, 0, True)
         return None if handle is None else (handle, chosen, None, 0)
     sequence = route.main if get_ident() == MAIN else route.sequence()
     if sequence is None or sequence.lost_at:
@@ -186,7 +186,7 @@ def _submit_in_place(
         order = sequence.order
         text = order.here.name
         try:
-            handle = submit(output, text, *call)
+            handle = submit(output, text, op, 1.0, 1.0, not async_op, number, backend, 0, True)
         except DuplicateNameError:  # the general path puts the request into the backlog
             return None
         if handle is None:
