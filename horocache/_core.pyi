@@ -122,6 +122,8 @@ class Runtime:
         ranks: Sequence[int] = ...,  # restricts the job to these of its ranks; empty: all ranks
         programs: bytes = ...,  # compiled programs, packed by horocache.lang.formats.core_words
         tuning: str = ...,  # rank 0: selector rules of a tuning table, for all ranks
+        # Of the program: name, operations, the element types that it moves, and those that it reduces.
+        backends: Sequence[tuple[str, list[str], list[str], list[str]]] = ...,
     ) -> None: ...
     def stop(self) -> None: ...
     def stop_with_process(self) -> bool: ...
@@ -257,12 +259,42 @@ class Runtime:
     @property
     def settings_changes(self) -> int: ...  # how often this rank has changed its settings
     def settings(self) -> tuple[int, str]: ...  # the same, and the last note
+    # The process set, the backend and the calls of a new process set, for which the program starts a thread.
+    def take_user_calls(self, timeout_s: float) -> tuple[int, str, UserCalls] | None: ...
     # Completed operations, at most `capacity`; 0 ends the list.
     def log_operations(self, capacity: int) -> None: ...
     # Those since the last call, as the members of hc_record in hc.h, and how many were lost.
     def take_log(self) -> tuple[list[tuple[Any, ...]], int]: ...
     def c_api(self) -> tuple[int, int]: ...  # addresses of the hc_api of hc.h and of this rank's hc_runtime
     def abort(self, why: str) -> None: ...  # the pending operations of all ranks fail with AbortedError
+
+class UserCall:
+    """An operation that a backend of the program runs; memory and parts are in elements of ``dtype``."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def reduce_op(self) -> str: ...  # never an average
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def root(self) -> int: ...
+    @property
+    def input(self) -> memoryview: ...  # bytes
+    @property
+    def output(self) -> memoryview: ...  # bytes; of allreduce, broadcast and reduce the same memory as `input`
+    @property
+    def sends(self) -> list[tuple[int, int]]: ...  # of operations on rows, by rank: first element and count
+    @property
+    def receives(self) -> list[tuple[int, int]]: ...
+
+class UserCalls:
+    """A backend's operations in one process set; see Note [Backends of the program] in data/backends/user/calls.h."""
+
+    def take(self, timeout_s: float) -> UserCall | None: ...  # None in time, and once closed
+    def finish(self, error: str = "") -> None: ...  # ends the call that was taken; an error ends the job
+    @property
+    def closed(self) -> bool: ...
 
 def knob_table() -> list[dict[str, str]]: ...  # name type default minimum maximum alias scope doc
 

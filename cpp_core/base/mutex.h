@@ -1,7 +1,9 @@
 // Mutexes and macros for Clang's thread-safety analysis; other compilers see plain mutexes.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 
 #if defined(__clang__)
@@ -42,5 +44,17 @@ class HC_SCOPED_CAPABILITY MutexLock {
  private:
   Mutex& mutex_;
 };
+
+// Waits until `ready` or the deadline, in ns of the steady clock; returns ready(). The caller holds the mutex, also after
+// the call, and notifies `changed` of changes.
+template <typename Ready>
+bool WaitUntil(Mutex* mutex, std::condition_variable* changed, int64_t deadline_ns, Ready&& ready) {
+  // Adopted: the mutex is locked already, and the caller unlocks it.
+  std::unique_lock<std::mutex> held(mutex->native(), std::adopt_lock);
+  const std::chrono::steady_clock::time_point deadline{std::chrono::nanoseconds(deadline_ns)};
+  const bool is_ready = changed->wait_until(held, deadline, ready);
+  held.release();
+  return is_ready;
+}
 
 }  // namespace horocache

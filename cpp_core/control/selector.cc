@@ -234,8 +234,9 @@ StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule) const {
 
 bool Selector::Can(const Target& target, const wire::Signature& signature) const {
   const BackendTraits& backend = backends_[target.backend];
-  const auto has_type = [&](const wire::TensorMeta& tensor) {
-    return HasBit(backend.dtypes, static_cast<int>(tensor.dtype));
+  const uint32_t dtypes = wire::HasReduceOp(signature.op) ? backend.reduced_dtypes : backend.moved_dtypes;
+  const auto has_type = [dtypes](const wire::TensorMeta& tensor) {
+    return HasBit(dtypes, static_cast<int>(tensor.dtype));
   };
   // A barrier has no tensors. It may run on any device by a backend that the call names; otherwise it is the host's, so
   // that it does not wait behind the work of a device.
@@ -275,7 +276,10 @@ StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_
   if (is_named) return choice(candidates.front(), wire::ChosenBy::kCall);
   for (const Rule& rule : rules_) {
     if (!Applies(rule, signature, bytes)) continue;
-    if (const std::optional<Target> target = Pick(rule.target, candidates)) return choice(*target, rule.kind);
+    const std::optional<Target> target = Pick(rule.target, candidates);
+    if (!target) continue;
+    const bool may_refuse = rule.kind == wire::ChosenBy::kTable && supports_ != nullptr;
+    if (!may_refuse || supports_(signature, target->backend, target->algorithm)) return choice(*target, rule.kind);
   }
   return choice(candidates.front(), wire::ChosenBy::kOrder);
 }
@@ -335,7 +339,7 @@ uint64_t Selector::Hash() const {
     hash.Add(static_cast<uint64_t>(backend.max_ranks));
     for (const std::string& algorithm : backend.algorithms) hash.Add(algorithm);
     hash.Add(backend.plain_fold ? 1 : 0);
-    hash.Add(backend.dtypes);
+    hash.Add(static_cast<uint64_t>(backend.moved_dtypes) << 32 | backend.reduced_dtypes);
   }
   hash.Add(backends_.size());
   for (const Rule& rule : rules_) {

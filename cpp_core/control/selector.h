@@ -13,9 +13,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -36,7 +38,7 @@ struct BackendTraits {
   // True if an allreduce by the default algorithm is data::Fold over the ranks' tensors, in rank order, so that any
   // rank that has all ranks' tensors can compute the result by itself.
   bool plain_fold = false;
-  uint32_t dtypes = ~0u;  // bit per DType
+  uint32_t moved_dtypes = ~0u, reduced_dtypes = ~0u;  // bit per DType: of operations without a reduction, and with one
 };
 
 std::vector<std::string> OperationsOf(const BackendTraits& backend);
@@ -70,6 +72,10 @@ class Selector {
   const std::vector<BackendTraits>& backends() const { return backends_; }
   // Replaces the rules of the tuning table; after an error all rules are as before.
   Status SetTable(std::string_view table);
+  // Whether a backend can run an operation by an algorithm, beyond what its traits say: a rule of the table is taken
+  // only then. Only rank 0 of a set asks.
+  using Supports = std::function<bool(const wire::Signature& signature, uint8_t backend, uint8_t algorithm)>;
+  void AskBackends(Supports supports) { supports_ = std::move(supports); }
 
  private:
   struct Target {
@@ -103,6 +109,7 @@ class Selector {
 
   std::vector<BackendTraits> backends_;
   std::vector<Rule> rules_;  // those of a table last
+  Supports supports_;        // null: all that the traits allow
   std::string note_;
   SetSize size_;
 };

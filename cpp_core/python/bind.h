@@ -18,6 +18,8 @@ void BindKnobs(pybind11::module_& module);
 // Adds run_program(packed, inputs, outputs, ...), which runs a program with all its ranks in this process.
 void BindPrograms(pybind11::module_& module);
 void BindRuntime(pybind11::module_& module);
+// Adds UserCalls and UserCall: a backend's part in a process set, for the thread of the program that runs it.
+void BindUserCalls(pybind11::module_& module);
 
 pybind11::dict KnobsForPython(const Knobs& knobs);
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/environment.h"
+#include "data/backends/user/calls.h"
 #include "python/bind.h"
 #include "python/dlpack_abi.h"
 #include "python/errors.h"
@@ -302,6 +304,18 @@ py::object TextOf(const std::string& bytes) {
   return py::reinterpret_steal<py::object>(text);
 }
 
+// Returns (process set, backend, calls) of a new process set; None if none came in time.
+py::object TakeUserCalls(PyRuntime& self, double timeout_s) {
+  runtime::Runtime& runtime = self.Get();
+  const StatusOr<runtime::Runtime::UserCallsOfSet> taken = [&] {
+    const py::gil_scoped_release released;
+    return runtime.TakeUserCalls(DeadlineNs(timeout_s));
+  }();
+  ThrowIfError(taken.status());
+  if (taken->calls == nullptr) return py::none();
+  return py::make_tuple(taken->process_set, taken->backend, taken->calls);
+}
+
 // Returns the records as tuples, in the order of hc_record's members, and the number of those that were lost.
 py::tuple TakeLog(PyRuntime& self) {
   uint64_t lost = 0;
@@ -355,6 +369,7 @@ void BindReading(py::module_& module) {
 
 void BindRuntime(py::module_& module) {
   BindResult(module);
+  BindUserCalls(module);
   BindReading(module);
   const auto identity = [](int net::Identity::* field) {
     return [field](const PyRuntime& self) { return self.Known().identity().*field; };
@@ -365,10 +380,11 @@ void BindRuntime(py::module_& module) {
   AddEnds(&runtime);
   AddSettings(&runtime);
   runtime
-      .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>, std::string_view, std::string>(),
+      .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>, std::string_view, std::string,
+                    const std::vector<UserBackend>&>(),
            py::arg("arguments") = Texts(), py::arg("epoch") = 0, py::arg("process_sets") = RankLists(),
            py::arg("communicator") = 0, py::arg("ranks") = std::vector<int>(), py::arg("programs") = "",
-           py::arg("tuning") = "")
+           py::arg("tuning") = "", py::arg("backends") = std::vector<UserBackend>())
       .def_property_readonly("rank", identity(&net::Identity::rank))
       .def_property_readonly("size", identity(&net::Identity::size))
       .def_property_readonly("local_rank", identity(&net::Identity::local_rank))
@@ -408,6 +424,7 @@ void BindRuntime(py::module_& module) {
       .def(
           "count_bytes_into_views", [](PyRuntime& self, uint64_t bytes) { self.Get().CountBytesIntoViews(bytes); },
           py::arg("size"))
+      .def("take_user_calls", &TakeUserCalls, py::arg("timeout_s"))
       .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
   module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),

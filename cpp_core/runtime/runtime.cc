@@ -106,7 +106,8 @@ Status CheckRows(const Operation& operation) {
 
 }  // namespace
 
-Status CheckKnobs(const Knobs& knobs, const program::Library* programs, const std::string& tuning) {
+Status CheckKnobs(const Knobs& knobs, const program::Library* programs, const UserBackends& users,
+                  const std::string& tuning) {
   if (tuning.size() > net::kMaxAnnouncement) {
     return InvalidArgumentError("the rules of the tuning table take " + std::to_string(tuning.size()) +
                                 " bytes; at most " + std::to_string(net::kMaxAnnouncement) + " are possible");
@@ -115,7 +116,8 @@ Status CheckKnobs(const Knobs& knobs, const program::Library* programs, const st
   HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
   // Checks the rules for a set that has every backend. Rules that may name programs are checked when these are loaded.
   if (!knobs.programs.empty() && programs == nullptr) return Status::Ok();
-  return SelectorFor(knobs, {1}, {.shm = true, .mpi = true, .nccl = knobs.nccl != "off"}, programs, tuning).status();
+  const data::Transports all = {.shm = true, .mpi = true, .nccl = knobs.nccl != "off"};
+  return SelectorFor(knobs, {1}, all, programs, users, tuning).status();
 }
 
 Runtime::Runtime(RuntimeConfig config, Job job)
@@ -149,8 +151,8 @@ Status Runtime::CheckPrograms() const {
 }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
-  HC_RETURN_IF_ERROR(
-      CheckKnobs(config.knobs, config.programs.get(), config.tuning));  // before this rank contacts others
+  // Before this rank contacts others.
+  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get(), config.user_backends, config.tuning));
   bool interrupted = false;
   const auto check = [&]() -> Status {
     interrupted = interrupted || (go_on && !go_on());
@@ -225,10 +227,14 @@ void Runtime::ReportFailedStart(const Status& why) {
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
   std::string agree = ProcessSets::AgreeText(config.process_sets);
   if (config.programs != nullptr) agree += "programs=" + config.programs->Summary() + "\n";
+  for (const control::BackendTraits& backend : config.user_backends) {
+    agree += "backend " + Printable(backend.name) + " of the program=" + Join(control::OperationsOf(backend), ",") + ";" +
+             std::to_string(backend.moved_dtypes) + "," + std::to_string(backend.reduced_dtypes) + "\n";
+  }
   const std::string nccl = config.nccl == nullptr ? "none" : cuda::Nccl::VersionText(config.nccl->version());
   agree += std::string(kNcclLine) + "=" + nccl + "\n";
-  return {config.knobs,        config.identity, config.epoch,          config.version,         agree,
-          config.communicator, config.ranks,    config.programs.get(), config.nccl != nullptr, config.tuning};
+  return {config.knobs, config.identity,       config.epoch,           config.version, agree, config.communicator,
+          config.ranks, config.programs.get(), config.nccl != nullptr, config.user_backends, config.tuning};
 }
 
 // Makes the engine for messages. Ranks of this host are reached through shared memory, other ranks over MPI.
@@ -276,12 +282,13 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMember
     };
   }
   const uint32_t number = membership.process_set;
-  StatusOr<SetParts> parts =
-      MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
-              {devices_, config_.nccl}, job_.tuning);
+  StatusOr<SetParts> parts = MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
+                                     {devices_, config_.nccl}, config_.user_backends, job_.tuning);
   if (!parts.ok()) return parts;
+  OfferUserCalls(number, parts->user_calls);
   const MutexLock lock(settings_mutex_);
-  selectors_.insert_or_assign(number, parts->controller->config().selector);
+  control::Selector& kept = selectors_.insert_or_assign(number, parts->controller->config().selector).first->second;
+  kept.AskBackends(nullptr);  // it may outlive the set's backends
   return parts;
 }
 
@@ -515,6 +522,7 @@ std::shared_ptr<std::byte> Runtime::Allocate(int64_t bytes) {
 void Runtime::Stop() {
   if (alive_) AwaitDevices();
   if (alive_.exchange(false) || leaves_with_.exchange(0) != 0) LeaveJob();
+  CloseUserCalls();
 }
 
 // The end of the process ends what its devices do, and the other ranks' devices wait for them. Late exit handlers can
@@ -536,6 +544,7 @@ void Runtime::AwaitDevices() const {
 bool Runtime::StopWithProcess() {
   if (alive_) AwaitDevices();
   if (!alive_.exchange(false)) return false;
+  CloseUserCalls();  // their threads must end before the interpreter does
   leaves_with_.store(getpid());
   const bool at_exit =
       peer_monitor_ != nullptr && job_.mpi.empty() && engine_->WhyLost().ok() && !engine_->AnybodyWaits();

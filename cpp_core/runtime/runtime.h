@@ -7,7 +7,9 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -59,6 +61,7 @@ struct RuntimeConfig {
   std::vector<int> ranks = {};
   std::shared_ptr<const program::Library> programs = nullptr;  // null: none
   std::shared_ptr<const cuda::Nccl> nccl = nullptr;            // found by Start; null: this rank has none
+  UserBackends user_backends = {};
   // Selector rules of a tuning table; rank 0's are used on all ranks.
   std::string tuning = {};
   std::function<void()> on_freed = [] {};  // see OperationTable::Callbacks
@@ -69,7 +72,8 @@ struct RuntimeConfig {
 std::string TimelinePath(const std::string& path, int rank);
 
 // Returns kInvalidArgument for errors that Knobs::Parse cannot detect, in selector rules, faults and kernels.
-Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr, const std::string& tuning = {});
+Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr, const UserBackends& users = {},
+                  const std::string& tuning = {});
 
 class Runtime {
  public:
@@ -124,6 +128,15 @@ class Runtime {
 
   // The backends of an open process set, in the order of preference; empty if this rank has no such set.
   std::vector<control::BackendTraits> Backends(uint32_t process_set) const HC_EXCLUDES(settings_mutex_);
+
+  // The calls to a backend that the program implements, of a process set.
+  struct UserCallsOfSet {
+    uint32_t process_set = 0;
+    std::string backend;
+    std::shared_ptr<data::UserCalls> calls;  // null: none came until the deadline
+  };
+  // Returns those of a new process set, for which the program starts a thread; kShutDown once the runtime is stopped.
+  StatusOr<UserCallsOfSet> TakeUserCalls(int64_t deadline_ns) HC_EXCLUDES(user_calls_mutex_);
 
   // ---- settings of the set of all ranks, see Note [Settings change in one round] in control/settings.h
   // Rank 0 changes settings on all ranks, soon. kInvalidArgument on another rank, or for a bad text; the reason if the
@@ -220,6 +233,9 @@ class Runtime {
   Status CheckDevice(const Operation& operation) const HC_EXCLUDES(nccl_devices_mutex_);
   void AwaitDevices() const;
   void LeaveJob();
+  void OfferUserCalls(uint32_t process_set, const NamedUserCalls& named) HC_EXCLUDES(user_calls_mutex_);
+  // Lets the program's threads that run its backends end.
+  void CloseUserCalls() HC_EXCLUDES(user_calls_mutex_);
   static void OnExit(int code, void* runtime);
 
   const RuntimeConfig config_;
@@ -242,6 +258,11 @@ class Runtime {
   std::map<uint32_t, control::Selector> selectors_ HC_GUARDED_BY(settings_mutex_);  // by process set, as at its start
   AppliedSettings settings_ HC_GUARDED_BY(settings_mutex_);
   std::atomic<uint64_t> settings_changes_{0};
+  Mutex user_calls_mutex_;
+  std::condition_variable user_calls_came_;
+  std::deque<UserCallsOfSet> user_calls_ HC_GUARDED_BY(user_calls_mutex_);  // that the program has not taken
+  std::vector<std::weak_ptr<data::UserCalls>> all_user_calls_ HC_GUARDED_BY(user_calls_mutex_);
+  bool user_calls_closed_ HC_GUARDED_BY(user_calls_mutex_) = false;
   CauseNote cause_;
   observe::FlightRecorder recorder_;
   // Of the thread of driver_watch_.

@@ -390,6 +390,9 @@ class Runtime:
         self.lib.hc_backends(self._live(), process_set, visit, self.ffi.NULL)
         return out
 
+    def take_user_calls(self, timeout_s: float) -> None:
+        """None: this binding starts no jobs with backends of the program."""
+
     def configure(self, settings: str) -> None:
         """On rank 0: change settings on all ranks in one round; see hc_configure in ``hc.h``."""
         if "\0" in settings:  # where the text would end for C

@@ -9,7 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from horocache.core.metrics import Metrics
 from horocache.core.session import Session
@@ -37,6 +37,15 @@ class Follower(Protocol):
         """Called in a child of fork(), whose parent has the session."""
 
 
+class UserBackend(NamedTuple):
+    """A backend that the program has written; see :mod:`horocache.user_backends`."""
+
+    made_by: Callable[[Any], Any]  # the class
+    operations: list[str]
+    dtypes: list[str]
+    reduced_dtypes: list[str]
+
+
 class ProcessState:
     """The process-wide state, of which ``state`` is the one instance.
 
@@ -51,6 +60,7 @@ class ProcessState:
         self.hooks_registered = False
         self.last_words: list[Callable[[], None]] = []  # called when the interpreter ends, after the session's end
         self.followers: list[Follower] = []
+        self.user_backends: dict[str, UserBackend] = {}  # by name
 
 
 state = ProcessState()

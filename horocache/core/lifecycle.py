@@ -13,7 +13,7 @@ from horocache.core.context import state, why_not_running
 from horocache.core.process_set import ProcessSet, named_by_all, register_again, sets_to_register
 from horocache.core.runtime_protocol import Runtime
 from horocache.core.session import Session
-from horocache.errors import HorocacheError, InvalidArgumentError, StartupError
+from horocache.errors import HorocacheError, InvalidArgumentError, StartupError, UnsupportedError
 
 
 def _tell_others(why: str) -> None:
@@ -149,11 +149,16 @@ def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job:
         from horocache.lang import registry  # noqa: PLC0415  (only jobs with programs need the compiler)
 
         programs = registry.install(folders, any_order=knobs["programs_any_order"][0] in ("1", "true"))
+    backends = [(name, *one[1:]) for name, one in state.user_backends.items()]
     if knobs["binding"][0] == "cffi":
+        if backends:
+            raise UnsupportedError(f"HOROCACHE_BINDING=cffi runs no backends of the program ({backends[0][0]}).")
         from horocache.core import cffi_runtime  # noqa: PLC0415  (only this route needs cffi)
 
         return cast(Runtime, cffi_runtime.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs))
-    return cast(Runtime, _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs))
+    return cast(
+        Runtime, _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, backends=backends)
+    )
 
 
 def shutdown() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from horocache._core import Result
+    from horocache._core import Result, UserCalls
     from horocache.base.request import Request
 
 
@@ -172,6 +172,9 @@ class Runtime(Protocol):
 
     def settings(self) -> tuple[int, str]:
         """Return how often this rank has changed its settings, and the last note."""
+
+    def take_user_calls(self, timeout_s: float) -> tuple[int, str, UserCalls] | None:
+        """Return the set, the backend and the calls of a new process set with a backend of the program."""
 
     def log_operations(self, capacity: int) -> None:
         """Begin to list completed operations, at most ``capacity``; 0 ends the list."""

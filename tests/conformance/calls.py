@@ -36,7 +36,15 @@ UNDEFINED = (
     ({"Average"}, {"bool"}),
 )
 # Not supported by one backend: its name -> (operations, reductions, element types); None means all of them.
-MISSING: dict[str, tuple[tuple[set[str] | None, set[str] | None, set[str] | None], ...]] = {}
+MISSING: dict[str, tuple[tuple[set[str] | None, set[str] | None, set[str] | None], ...]] = {
+    "gloo": (
+        (
+            {"allreduce", "reduce", "reducescatter", "reducescatterv"},
+            None,
+            {"int16", "uint16", "uint32", "uint64", "bool", *COMPLEX},
+        ),
+    ),
+}
 
 
 def unsupported(backend: str | None, operation: str, reduction: str, dtype: str) -> bool:

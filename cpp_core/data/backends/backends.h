@@ -35,6 +35,13 @@ std::unique_ptr<Backend> MakeNcclBackend(std::unique_ptr<Backend> host, std::uni
                                          int ranks, const BackendOptions& options);
 control::BackendTraits NcclTraits();
 
+// Runs collectives by calls to the program, which a thread of the program takes; see Note [Backends of the program] in
+// user/calls.h. `host` counts rows; it is for this backend only.
+class UserCalls;
+std::unique_ptr<Backend> MakeUserBackend(control::BackendTraits traits, std::unique_ptr<Backend> host,
+                                         std::shared_ptr<UserCalls> calls, int rank, int ranks,
+                                         const KernelSet* kernels);
+
 // Runs the collectives of a single rank.
 std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels);
 

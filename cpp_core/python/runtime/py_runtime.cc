@@ -124,6 +124,29 @@ void AssignList(const py::object& numbers, std::vector<int64_t>* out) {
   for (const py::handle number : numbers) out->push_back(number.cast<int64_t>());
 }
 
+uint32_t BitsOf(const std::vector<std::string>& names, int count, std::string_view (*name_of)(int)) {
+  uint32_t bits = 0;
+  for (int i = 0; i < count; ++i) {
+    if (std::ranges::find(names, name_of(i)) != names.end()) bits |= 1u << i;
+  }
+  return bits;
+}
+
+// The caller has checked the names.
+control::BackendTraits TraitsOf(const UserBackend& backend) {
+  const auto& [name, operations, moved, reduced] = backend;
+  const auto type_bits = [](const std::vector<std::string>& names) {
+    return BitsOf(names, kNumDTypes, [](int dtype) { return DTypeName(static_cast<DType>(dtype)); });
+  };
+  control::BackendTraits traits;
+  traits.name = name;
+  traits.ops = BitsOf(operations, wire::kNumOps, [](int op) { return wire::OpName(static_cast<wire::Op>(op)); });
+  traits.moved_dtypes = type_bits(moved);
+  traits.reduced_dtypes = type_bits(reduced);
+  traits.device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu);
+  return traits;
+}
+
 }  // namespace
 
 std::vector<std::string> RequestFields() { return {kRequestFields.begin(), kRequestFields.end()}; }
@@ -135,7 +158,8 @@ std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs)
 }
 
 PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets,
-                     uint64_t communicator, std::vector<int> ranks, std::string_view programs, std::string tuning) {
+                     uint64_t communicator, std::vector<int> ranks, std::string_view programs, std::string tuning,
+                     const std::vector<UserBackend>& backends) {
   const auto environment = ReadEnvironment();
   StatusOr<Knobs> knobs = Knobs::Parse(environment, arguments);
   ThrowIfError(knobs.status());
@@ -147,6 +171,7 @@ PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::ve
   config.ranks = std::move(ranks);
   config.programs = DecodeOrThrow(programs);
   config.tuning = std::move(tuning);
+  for (const UserBackend& backend : backends) config.user_backends.push_back(TraitsOf(backend));
   Start(std::move(config));
 }
 

@@ -52,6 +52,10 @@ std::vector<std::string> RequestFields();
 // Decodes programs that horocache.lang has packed.
 std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs);
 
+// A backend that the program implements: its name, its operations, and the element types that it moves and reduces.
+using UserBackend =
+    std::tuple<std::string, std::vector<std::string>, std::vector<std::string>, std::vector<std::string>>;
+
 // All calls require the GIL. _core.pyi documents the methods.
 //
 // The in-place and gradient functions are a fast path for the usual case. They report the cases that they do not
@@ -59,7 +63,8 @@ std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs)
 class PyRuntime {
  public:
   PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets, uint64_t communicator,
-            std::vector<int> ranks, std::string_view programs, std::string tuning);
+            std::vector<int> ranks, std::string_view programs, std::string tuning,
+            const std::vector<UserBackend>& backends);
   explicit PyRuntime(runtime::RuntimeConfig config) { Start(std::move(config)); }
   ~PyRuntime();
 

@@ -403,8 +403,13 @@ void Lane::FinishItem(const control::Plan& plan, const Run& run, const control::
   table_->Finish(operation, operation->status);
 }
 
-void Lane::Fail(const Status& why) {
+void Lane::Fail(const Status& why, bool in_use) {
   if (idle()) return;
+  if (in_use && run_.task != nullptr) {
+    for (const control::PlanItem& item : plans_.front().items) {
+      if (item.op != control::kNoOp) OperationTable::FromId(item.op)->owner = nullptr;
+    }
+  }
   for (; !launched_.empty(); launched_.pop_front()) {
     Launched& oldest = launched_.front();
     oldest.run.Drop();

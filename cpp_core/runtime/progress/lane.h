@@ -54,8 +54,9 @@ class Lane {
   // Runs tasks for a bounded time; true if anything moved.
   bool Step();
   bool idle() const { return plans_.empty() && launched_.empty(); }
-  // Fails every queued and running operation of the lane with `why`.
-  void Fail(const Status& why);
+  // Fails every queued and running operation of the lane with `why`. `in_use`: the backend may still use the tensors of
+  // the running ones, which are then never freed.
+  void Fail(const Status& why, bool in_use);
 
   // For stall reports, of the oldest plan that has not ended: its operation (null: none), the time of its last
   // progress, and the ranks that it waits for.

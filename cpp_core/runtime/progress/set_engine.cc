@@ -191,7 +191,7 @@ void SetEngine::FailLanes() {
     const std::string where =
         running == nullptr ? ""
                            : " " + control::Describe(running->request.signature) + " was running on " + OwnRank() + ".";
-    lane.Fail({end_reason_.code(), end_reason_.message() + where + given_up});
+    lane.Fail({end_reason_.code(), end_reason_.message() + where + given_up}, !given_up.empty());
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +31,14 @@
 #include "runtime/progress/lane.h"
 #include "runtime/submission/operation_table.h"
 
+namespace horocache::data {
+class UserCalls;
+}  // namespace horocache::data
+
 namespace horocache::runtime {
+
+// The calls to the backends that the program implements, by the backend's name.
+using NamedUserCalls = std::map<std::string, std::shared_ptr<data::UserCalls>>;
 
 struct SetConfig {
   uint32_t process_set = 0;
@@ -49,6 +57,7 @@ struct SetParts {
   std::unique_ptr<net::RuntimeChannel> channel;
   std::vector<std::unique_ptr<data::Backend>> backends;
   const data::KernelSet* kernels = nullptr;  // for inline allreduces, which use no backend
+  NamedUserCalls user_calls;
 };
 
 // The objects that all sets of a rank share. They outlive the sets.

@@ -248,7 +248,7 @@ Status ShareMemory(const JobConfig& config, Job* job) {
   const net::Identity& identity = job->identity;
   StatusOr<control::Selector> selector =
       SelectorFor(config.knobs, {identity.size, static_cast<int>(job->host_names.size())},
-                  {job->one_host(), !job->mpi.empty(), config.nccl}, config.programs);
+                  {job->one_host(), !job->mpi.empty(), config.nccl}, config.programs, config.users);
   if (!selector.ok()) return selector.status();
   net::BootstrapConfig bootstrap = BootstrapFor(
       config, job->epoch,
@@ -498,6 +498,8 @@ Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* memb
     HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->program_mpi.all));
     HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->program_links));
   }
+  if (!membership->one_host()) membership->user_mpi.resize(config.users.size());
+  for (SetComms& comms : membership->user_mpi) HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &comms.all));
   if (membership->one_host() || membership->local_rank != 0) return Status::Ok();
   std::vector<int> leaders;
   std::vector<std::string> names;
@@ -512,6 +514,7 @@ Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* memb
   if (nccl) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->nccl_mpi.leaders));
   if (nccl) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->nccl_leaders));
   if (programs) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->program_mpi.leaders));
+  for (SetComms& comms : membership->user_mpi) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &comms.leaders));
   membership->link = net::MakeMpiLink(std::move(between), std::move(names));
   return Status::Ok();
 }

@@ -34,6 +34,7 @@ struct JobConfig {
   std::vector<int> ranks;     // the subset of ranks that forms the job; empty: all ranks
   const program::Library* programs = nullptr;
   bool nccl = false;                        // true if all ranks have NCCL, which `agree` compares
+  UserBackends users;                       // the backends that the program implements
   std::string tuning;                       // selector rules of a tuning table; rank 0's are used on all ranks
   std::function<Status()> check = nullptr;  // see net::BootstrapConfig and net::WaitCheck
 };

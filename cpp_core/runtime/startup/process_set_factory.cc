@@ -8,6 +8,8 @@
 #include "control/agreement.h"
 #include "control/controller.h"
 #include "data/backend.h"
+#include "data/backends/backends.h"
+#include "data/backends/user/calls.h"
 #include "data/kernels/fold.h"
 #include "net/hosts/control_channel.h"
 #include "net/shm/control_channel.h"
@@ -59,6 +61,9 @@ data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
   options.mpi_max_count = knobs.mpi_max_count;
   return options;
 }
+
+// The backend of a program gets this part of the shared memory, to count rows: one of so many.
+constexpr size_t kUserShare = 16;
 
 // Takes the last part of an area, of several equal ones, away from it.
 data::SharedArea TakeEnd(data::SharedArea* area, size_t parts) {
@@ -156,6 +161,24 @@ data::NcclOptions NcclFor(const Knobs& knobs, const SetMembership& membership,
   return options;
 }
 
+// The backends must outlive the function.
+control::Selector::Supports SupportsOf(const std::vector<std::unique_ptr<data::Backend>>& backends) {
+  std::vector<const data::Backend*> known;
+  for (const auto& backend : backends) known.push_back(backend.get());
+  return [known](const wire::Signature& signature, uint8_t backend, uint8_t algorithm) {
+    data::Collective collective;
+    collective.op = signature.op;
+    collective.reduce_op = signature.reduce_op;
+    collective.device_class = signature.device_class;
+    collective.prescale = signature.prescale;
+    collective.postscale = signature.postscale;
+    collective.root = signature.root;
+    collective.algorithm = algorithm;
+    if (!signature.tensors.empty()) collective.dtype = signature.tensors.front().dtype;
+    return known[backend]->Supports(collective).ok();
+  };
+}
+
 }  // namespace
 
 control::SetSize SetMembership::size() const {
@@ -164,7 +187,8 @@ control::SetSize SetMembership::size() const {
 }
 
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize size, data::Transports transports,
-                                        const program::Library* programs, const std::string& tuning) {
+                                        const program::Library* programs, const UserBackends& users,
+                                        const std::string& tuning) {
   std::string rules = knobs.select;  // the first rule that applies wins
   if (!transports.shm && transports.mpi) {
     if (knobs.hierarchical_allreduce && transports.nccl) rules += ";allreduce,cuda=nccl/twolevel";
@@ -177,17 +201,18 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize siz
     traits.push_back(program::ProgramTraits(*programs));
     rules += ";" + programs->rules;
   }
+  traits.insert(traits.end(), users.begin(), users.end());
   return control::Selector::Parse(std::move(traits), size, rules, tuning,
                                   " A job has the backends that fit it: shm where all ranks are on one host, mpi where "
                                   "an mpiexec started them, nccl where there are a CUDA driver and NCCL, loopback for "
-                                  "one rank, program where HOROCACHE_PROGRAMS names some.");
+                                  "one rank, program where HOROCACHE_PROGRAMS names some, and those that the program has registered.");
 }
 
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices,
-                           const std::string& tuning) {
+                           const UserBackends& users, const std::string& tuning) {
   const data::Transports transports = {membership.one_host(), !membership.mpi.all.empty(), devices.nccl != nullptr};
   StatusOr<control::Selector> selector =
-      SelectorFor(knobs, membership.size(), transports, programs.library.get(), tuning);
+      SelectorFor(knobs, membership.size(), transports, programs.library.get(), users, tuning);
   if (!selector.ok()) return selector.status();
   const StatusOr<const data::KernelSet*> kernels = data::FindKernels(knobs.kernels);
   if (!kernels.ok()) return kernels.status();
@@ -209,6 +234,8 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
     for_nccl.mpi = MpiFor(membership, std::move(membership.nccl_mpi), share);
   }
   with_devices.devices = std::move(devices.devices);
+  std::vector<data::SharedArea> of_users;
+  for (size_t i = 0; i < users.size(); ++i) of_users.push_back(TakeEnd(&local, kUserShare));
   const bool runs_programs = programs.library != nullptr && (membership.one_host() || !membership.mpi.all.empty());
   const size_t main_bytes = runs_programs ? local.data_bytes / 2 / kCacheLine * kCacheLine : local.data_bytes;
   const data::SharedArea main = data::PartOf(local, 0, main_bytes);
@@ -226,6 +253,19 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
     backends->push_back(std::move(*runner));
   }
   SetParts parts;
+  for (size_t i = 0; i < users.size(); ++i) {
+    auto calls = std::make_shared<data::UserCalls>(
+        [doorbell = membership.doorbells[static_cast<size_t>(membership.local_rank)]]() mutable { doorbell.Ring(); });
+    SetComms comms;
+    if (i < membership.user_mpi.size()) comms = std::move(membership.user_mpi[i]);
+    auto host = data::MakeBackends(AreaOf(membership, of_users[i]), options,
+                                   MpiFor(membership, std::move(comms), of_users[i]));
+    if (!host.ok()) return host.status();
+    backends->push_back(data::MakeUserBackend(users[i], std::move(host->front()), calls, membership.rank,
+                                              membership.size().ranks, *kernels));
+    parts.user_calls.emplace(users[i].name, std::move(calls));
+  }
+  selector->AskBackends(SupportsOf(*backends));
   parts.config = ConfigFor(knobs, membership);
   parts.controller = std::make_unique<control::Controller>(ControllerFor(knobs, membership, std::move(*selector)));
   parts.agreement = control::MakeAgreement(AgreementFor(knobs, membership));

@@ -50,6 +50,7 @@ struct SetMembership {
   net::Communicator nccl_leaders;             // of the leaders, for its operations in two levels; empty: none
   SetComms program_mpi;                       // for programs that run between hosts; empty: none
   net::Communicator program_links;            // of the set's ranks, for programs that run between hosts
+  std::vector<SetComms> user_mpi;             // for each backend of the program, between hosts
   std::unique_ptr<net::Link> link;            // between the leaders of the hosts; null on other ranks and on one host
   const net::HostMonitor* host_monitor = nullptr;  // of the whole job; null on one host
 
@@ -64,6 +65,9 @@ struct SetPrograms {
   const Logger* logger = nullptr;  // outlives the sets
 };
 
+// The backends that the program implements, equal on all ranks; their traits say what they run.
+using UserBackends = std::vector<control::BackendTraits>;
+
 struct SetDevices {
   std::shared_ptr<cuda::Devices> devices;  // the CUDA devices of this rank
   std::shared_ptr<const cuda::Nccl> nccl;  // null: none
@@ -72,10 +76,11 @@ struct SetDevices {
 // Makes the parts of a set. All ranks of the set pass equal settings and the same rules of a tuning table. The caller
 // owns the parts.
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices,
-                           const std::string& tuning);
+                           const UserBackends& users, const std::string& tuning);
 
 // Makes the selector, the rules by which a set of this size chooses backends. Returns kInvalidArgument for a bad rule.
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize size, data::Transports transports,
-                                        const program::Library* programs, const std::string& tuning = {});
+                                        const program::Library* programs, const UserBackends& users = {},
+                                        const std::string& tuning = {});
 
 }  // namespace horocache::runtime

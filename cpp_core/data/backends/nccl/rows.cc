@@ -1,9 +1,7 @@
 // Operations on rows by NCCL: allgather, alltoall, gather, scatter and reducescatter.
 //
-// The ranks first run the operation on rows without elements, by the backend for the host's memory: it tells each rank
-// how many rows it receives from each, and checks the arguments on all ranks alike. Then an allgather or reducescatter
-// of equal parts is one call of NCCL; of unequal parts it is a broadcast or a reduce for each part. The others are
-// messages between pairs of ranks, as in NCCL's own ncclAlltoAll, ncclGather and ncclScatter (2.28), which would need
+// The ranks first count the rows by way of the host (row_counting.h). Then an allgather or reducescatter of equal parts
+// is one call of NCCL; of unequal parts it is a broadcast or a reduce for each part. The others are messages between pairs of ranks, as in NCCL's own ncclAlltoAll, ncclGather and ncclScatter (2.28), which would need
 // the same number of rows everywhere. The result is in memory of horocache's: its size was not known to the caller.
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "data/backends/nccl/task.h"
+#include "data/backends/row_counting.h"
 #include "data/row_layout.h"
 
 namespace horocache::data {
@@ -20,27 +19,25 @@ namespace {
 
 class NcclRows : public NcclTask {
  public:
-  NcclRows(NcclLink* link, Collective collective) : NcclTask(link, std::move(collective)) {
-    counts_.allocate = [this](int64_t) -> StatusOr<std::byte*> { return &no_element_; };
-  }
+  NcclRows(NcclLink* link, Collective collective) : NcclTask(link, std::move(collective)) {}
 
-  bool must_poll() const override { return counting_ != nullptr ? counting_->must_poll() : NcclTask::must_poll(); }
-  observe::Phase phase() const override { return counting_ != nullptr ? counting_->phase() : NcclTask::phase(); }
+  bool must_poll() const override { return counts() != nullptr ? counts()->must_poll() : NcclTask::must_poll(); }
+  observe::Phase phase() const override { return counts() != nullptr ? counts()->phase() : NcclTask::phase(); }
   void AddWaitingFor(std::vector<int>* ranks) const override {
-    if (counting_ != nullptr) {
-      counting_->AddWaitingFor(ranks);
+    if (counts() != nullptr) {
+      counts()->AddWaitingFor(ranks);
     } else {
       NcclTask::AddWaitingFor(ranks);
     }
   }
   std::string Details() const override {
     if (link_.connects_messages()) return "\n  NCCL connects the ranks for messages";
-    return counting_ != nullptr ? "\n  the ranks tell each other their numbers of rows" : NcclTask::Details();
+    return counts() != nullptr ? "\n  the ranks tell each other their numbers of rows" : NcclTask::Details();
   }
 
  private:
   bool Prepare() override;
-  void StartCounting();
+  const CollectiveTask* counts() const { return counting_.task(); }
   Status Plan();
   Status QueueAll() override;
   Status QueueCalls(const NcclReduction& reduction) override;
@@ -55,10 +52,7 @@ class NcclRows : public NcclTask {
     return (result_ == nullptr ? nullptr : result_->data()) + part.first * element_bytes_;
   }
 
-  std::byte no_element_{};
-  VariableOutput counts_;
-  std::unique_ptr<CollectiveTask> counting_;
-  bool counted_ = false;
+  RowCounting counting_;
   std::vector<RowPart> sends_;  // by destination
   ReceivePlan plan_;
   bool even_ = false;              // all parts have equally many rows, and not none
@@ -66,17 +60,15 @@ class NcclRows : public NcclTask {
 };
 
 bool NcclRows::Prepare() {
-  if (!counted_) {
-    if (counting_ == nullptr) StartCounting();
-    if (!counting_->Test()) {
-      progressed_ = counting_->progressed();
+  if (!counting_.ended()) {
+    if (counts() == nullptr) counting_.Started(link_.StartOnHost(counting_.Part(collective_, total_)));
+    if (!counting_.Test()) {
+      progressed_ = counts()->progressed();
       return false;
     }
-    progressed_ = counted_ = true;
-    const Status counts = counting_->status();
-    counting_.reset();
-    if (!counts.ok()) {
-      Done(counts);  // on all ranks
+    progressed_ = true;
+    if (!counting_.status().ok()) {
+      Done(counting_.status());  // on all ranks
       return false;
     }
     if (const Status planned = Plan(); !planned.ok()) {
@@ -91,41 +83,11 @@ bool NcclRows::Prepare() {
   return false;
 }
 
-void NcclRows::StartCounting() {
-  Collective counting;
-  counting.op = collective_.op;
-  counting.reduce_op = collective_.reduce_op;
-  counting.dtype = collective_.dtype;
-  counting.root = collective_.root;
-  counting.row_elements = 0;
-  counting.elements_elsewhere = collective_.row_elements;
-  counting.rows = collective_.rows;
-  if (counting.rows < 0) counting.rows = total_ / std::max<int64_t>(1, collective_.row_elements);
-  counting.splits = collective_.splits;
-  counting.send_starts = collective_.send_starts;
-  counting.receive_rows = collective_.receive_rows;
-  counting.receive_starts = collective_.receive_starts;
-  counting.names = collective_.names;
-  counting.output = &counts_;
-  counting.segments.emplace_back();
-  counting_ = link_.StartOnHost(std::move(counting));
-}
-
 Status NcclRows::Plan() {
-  StatusOr<std::vector<RowPart>> sends = SendParts(collective_, link_.rank(), link_.ranks());
-  if (!sends.ok()) return sends.status();
-  sends_ = std::move(*sends);
-  if (collective_.op == wire::Op::kReducescatter) {
-    plan_.elements = sends_[static_cast<size_t>(link_.rank())].count;
-  } else {
-    StatusOr<ReceivePlan> plan = PlanReceive(collective_, counts_.rows, link_.rank(), link_.ranks());
-    if (!plan.ok()) return plan.status();
-    plan_ = std::move(*plan);
-  }
+  HC_RETURN_IF_ERROR(counting_.Plan(collective_, link_.rank(), link_.ranks(), &sends_, &plan_));
   const std::vector<RowPart>& parts = collective_.op == wire::Op::kReducescatter ? sends_ : plan_.parts;
   even_ = !parts.empty() && parts[0].count > 0 &&
           std::ranges::all_of(parts, [&](const RowPart& part) { return part.count == parts[0].count; });
-  collective_.output->rows = counts_.rows;
   return Status::Ok();
 }
 

@@ -331,7 +331,7 @@ TEST_F(LaneTest, FailGivesUpAllTensorsOfAGroup) {
   StepUntilStill();
   script(0).launched = true;
   StepUntilStill();
-  lane_.Fail({StatusCode::kPeerLost, "rank 1 is gone"});
+  lane_.Fail({StatusCode::kPeerLost, "rank 1 is gone"}, false);
   EXPECT_EQ(a->status.code(), StatusCode::kPeerLost);
   EXPECT_FALSE(script(0).alive || script(1).alive);
 }
@@ -384,7 +384,7 @@ TEST_F(LaneTest, FailEndsWhatIsLaunchedAndWhatWaits) {
   StepUntilStill();
   script(0).launched = true;
   StepUntilStill();
-  lane_.Fail({StatusCode::kPeerLost, "rank 1 is gone"});
+  lane_.Fail({StatusCode::kPeerLost, "rank 1 is gone"}, false);
   for (const Operation* operation : operations) {
     EXPECT_TRUE(IsDone(*operation));
     EXPECT_EQ(operation->status.code(), StatusCode::kPeerLost);
