@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-import stat
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from horocache.base.untrusted_text import pointer_first, read_regular_file
 from horocache.lang.errors import ProgramError, ProgramFileError
 from horocache.lang.program.collective_spec import collective_of
 from horocache.lang.program.compiled_program import CompiledProgram
@@ -79,21 +78,9 @@ def load(path: str | os.PathLike[str]) -> CompiledProgram:
 
 def _read(name: str) -> bytes:
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        raise ProgramFileError(f"cannot be opened: {getattr(error, 'strerror', None) or error}.") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ProgramFileError("is not a regular file.")
-        if status.st_size > MAX_FILE_BYTES:
-            raise ProgramFileError(f"has {status.st_size} bytes; {MAX_FILE_BYTES} are allowed.")
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ProgramFileError(f"cannot be read: {error.strerror}.") from None
-    finally:
-        os.close(descriptor)
+        return read_regular_file(name, MAX_FILE_BYTES)
+    except ValueError as error:
+        raise ProgramFileError(str(error)) from None
 
 
 def decode(contents: bytes, *, expect_hash: bool = True) -> CompiledProgram:
@@ -129,18 +116,9 @@ def _decode_document(contents: bytes) -> _Document:
             raise ProgramFileError(f"/version: {str(head.version)[:40]}; this horocache reads {VERSION}.")
         return msgspec.json.decode(contents, type=_Document)
     except msgspec.ValidationError as error:
-        raise ProgramFileError(_with_pointer(str(error))) from None
+        raise ProgramFileError(pointer_first(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProgramFileError(f"is not JSON: {error}.") from None
-
-
-def _with_pointer(text: str) -> str:
-    """Move the path in msgspec's message to the front, as a JSON pointer: slashes instead of dots."""
-    match = re.fullmatch(r"(.*?) - at `(?:key in )?\$(.*)`", text, re.DOTALL)
-    if match is None:
-        return f"/: {text}."
-    pointer = re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", match[2].replace(".", "/").replace("///", "..."))
-    return f"{pointer or '/'}: {match[1]}."
 
 
 def _prove(program: CompiledProgram) -> Facts:
