@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from horocache.base.untrusted_text import printable
 from horocache.base.usage import UsageError, complain, open_standard_streams, reader_is_gone
-from horocache.cli import dump, lang, timeline
+from horocache.cli import dump, lang, timeline, tune
 from horocache.errors import HorocacheError
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -62,18 +62,17 @@ def _report(error: Exception) -> int:
 def _run(options: argparse.Namespace, given: list[str]) -> int:
     if options.command == "doctor":
         return _examine(options)
-    if options.command == "timeline":
-        return timeline.run(options)
-    if options.command == "dump":
-        return dump.run(options)
+    commands = {"timeline": timeline.run, "dump": dump.run, "lang": lang.run}
+    if options.command in commands:
+        return commands[options.command](options)
     if options.command == "compat":
         from horocache.compat import installation  # noqa: PLC0415
 
         done = installation.install() if options.install else installation.uninstall()
         sys.stdout.write(printable(done) + "\n")
         return 0
-    if options.command == "lang":
-        return lang.run(options)
+    if options.command == "tune":
+        return tune.run(options, given)
     if options.what != "control":
         _check_sizes(options.begin, options.end)
     from horocache.cli import bench  # noqa: PLC0415
@@ -105,7 +104,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action=_Version, nargs=0, help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump|lang|compat")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="doctor|bench|tune|timeline|dump|lang|compat"
+    )
     doctor = commands.add_parser(
         "doctor", help="check what jobs can use here, and how to mend what is wrong; exit code 1 if something is wrong"
     )
@@ -132,6 +133,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--tensors", type=_counts, default=[100, 1000], metavar="N,N", help="tensors a step (100,1000)"
     )
     _add_common(control, iters=50)
+    tune.add_parser(
+        commands.add_parser("tune", help="find the fastest backend and algorithm for each operation and size, for jobs")
+    )
     timeline.add_parser(commands.add_parser("timeline", help="read the timelines that the ranks of a job wrote"))
     dump.add_parser(commands.add_parser("dump", help="show what the ranks of a job are doing, or did before an error"))
     compat = commands.add_parser("compat", help="let every program of this environment that imports horovod run here")
