@@ -149,16 +149,35 @@ def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job:
         from horocache.lang import registry  # noqa: PLC0415  (only jobs with programs need the compiler)
 
         programs = registry.install(folders, any_order=knobs["programs_any_order"][0] in ("1", "true"))
+    tuning = _tuning_rules(arguments, knobs, job)
     backends = [(name, *one[1:]) for name, one in state.user_backends.items()]
     if knobs["binding"][0] == "cffi":
         if backends:
             raise UnsupportedError(f"HOROCACHE_BINDING=cffi runs no backends of the program ({backends[0][0]}).")
         from horocache.core import cffi_runtime  # noqa: PLC0415  (only this route needs cffi)
 
-        return cast(Runtime, cffi_runtime.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs))
+        return cast(Runtime, cffi_runtime.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, tuning))
     return cast(
-        Runtime, _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, backends=backends)
+        Runtime,
+        _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, tuning, backends),
     )
+
+
+def _tuning_rules(arguments: Mapping[str, str], knobs: Mapping[str, tuple[str, str]], job: mpi.Job) -> str:
+    """Return the selector rules of the tuning table, on rank 0, which gives them to all ranks; else an empty text."""
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    path = knobs["tuning_table"][0]
+    launched = _core.identity()
+    is_whole = not job.ranks and not job.handle
+    rank = int(arguments.get("rank", launched["rank"]))
+    if not path or (is_whole and rank > 0):
+        return ""
+    from horocache.tuning import lookup  # noqa: PLC0415  (only jobs with a table need it)
+
+    size = int(arguments.get("size", launched["size"]))
+    strict = knobs["tuning_table_strict"][0] in ("1", "true")
+    return lookup.table_rules(path, ranks=size if is_whole and size > 0 else None, strict=strict)
 
 
 def shutdown() -> None:

@@ -20,12 +20,14 @@ import numpy.typing as npt
 
 import horocache as hc
 from horocache.base.untrusted_text import printable
+from horocache.core import context
 from horocache.tuning.operations import Prepared, prepare
 from horocache.tuning.plan import FEWEST_TURNS, JobPlan, Unit
 from horocache.tuning.table import MAX_TEXT, OPERATIONS, Candidate
 
 Array = npt.NDArray[Any]
 
+_LEFT_OUT = ("loopback", "nccl", "program")
 _WARM_UPS = 2  # sets before the first that is timed: one that the ranks agree on anew, and one from the cache
 # Errors after which the job cannot go on; any other error concerns the candidate alone.
 _FATAL = (hc.PeerLostError, hc.ShutDownError, hc.AbortedError, hc.StallError, hc.NotInitializedError)
@@ -55,13 +57,16 @@ class JobBackend:
 
 
 def backends_of_job() -> list[JobBackend]:
-    """Return the backends of the running job for tensors in the host's memory."""
-    found = []
-    if hc.cross_size() == 1:
-        found.append(JobBackend("shm", ("auto", "oneshot", "twoshot", "direct"), OPERATIONS))
-    if hc.mpi_enabled():
-        found.append(JobBackend("mpi", ("auto", "native", "fold", "twolevel"), OPERATIONS))
-    return found
+    """Return the backends of the running job for tensors in the host's memory.
+
+    Programs are left out: whether one may run an operation also depends on the element type.
+    """
+    known = context.current().runtime.backends(0)
+    return [
+        JobBackend(name, tuple(algorithms), tuple(op for op in operations if op in OPERATIONS))
+        for name, algorithms, operations in known
+        if name not in _LEFT_OUT
+    ]
 
 
 def candidates_of(op: str, backends: Sequence[JobBackend], wanted: Sequence[str]) -> tuple[list[str], list[Candidate]]:

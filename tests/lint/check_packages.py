@@ -19,15 +19,10 @@ ORDER = (
     *("lang.errors", "lang.frontend", "lang.program", "lang.verify", "lang.compiler", "lang.formats"),
     *("lang.algorithms", "lang", "lang.loader", "lang.registry", "lang.tuning", "lang.msccl"),
     *("lang.draw", "lang.cost", "lang.links"),
-<<<<<<< HEAD
+    *("tuning.fingerprint", "tuning.table", "tuning.lookup"),
     *("core", "collectives", "user_backends", "data_parallel", "observe", "common_api", "testing", "compat", "doctor"),
     "launch",
-    *("", "cli", "tools", "compat.horovodrun", "compat.__main__"),
-=======
-    *("tuning.fingerprint", "tuning.table", "tuning.lookup"),
-    *("core", "collectives", "data_parallel", "observe", "common_api", "testing", "compat", "doctor", "launch"),
     *("", "tuning", "cli", "tools", "compat.horovodrun", "compat.__main__"),
->>>>>>> a675daf (tuning: tables, fingerprints of hosts, rules that follow from tables)
     *("torch.compression", "torch.adapter", "torch.vjp_arithmetic", "torch.autograd", "torch.compile", "torch.ops"),
     "torch.sparse_allreduce",
     *("torch.sync_batch_norm", "torch.optimizer", "torch.distributed", "torch_entry_point", "torch"),
