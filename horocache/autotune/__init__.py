@@ -1,0 +1,1 @@
+"""Autotune: rank 0 searches for the fastest settings while the job trains. See docs/explanation/autotune.md."""
