@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from horocache.autotune.space import Parameter, Value
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
-_STARTUP_SAMPLES = 6  # samples at random before the model chooses
+_STARTUP_SAMPLES = 5  # samples at random before the model chooses
+_LOCAL_FROM = 0.4  # share of the samples after which the neighbours of the best point are measured
 _MOST_REPEATS = 50  # proposals that were measured before, after which one is measured again
 
 
@@ -39,8 +40,8 @@ def require_optuna() -> None:
 class Search:
     """Proposes points by a tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), as optuna has it.
 
-    The first sample is the default. The samples after it are the estimator's, without repetition while there are points
-    left. After ``samples`` samples the default is measured a second time, then the best point. The best point is kept
+    The first sample is the default. The samples after it are the estimator's, up to two fifths of all; the others are
+    neighbours of the best point, whose settings differ in one place by one value. No point is measured twice. After ``samples`` samples the default is measured a second time, then the best point. The best point is kept
     if its second score is higher than both scores of the default; else the default is kept. The first score of the best
     point does not count, because the best of many noisy scores is too high on average.
 
@@ -141,15 +142,20 @@ class Search:
         self.result = Result(self.point, score, default_score, improved)
 
     def _ask(self) -> None:
-        """Choose the next point, one that has no score yet."""
-        for _ in range(_MOST_REPEATS):
-            self._trial = self._study.ask(self._ranges)
-            self._current = tuple(self._trial.params[each.name] for each in self._space)
-            if self._current not in self._scores:
-                return
-            self._study.tell(self._trial, self._scores[self._current])
+        """Choose the next point, one that has no score yet: the estimator's, or a neighbour of the best point."""
+        if len(self._scores) < self._samples * _LOCAL_FROM:
+            for _ in range(_MOST_REPEATS):
+                self._take_trial()
+                if self._current not in self._scores:
+                    return
+                self._study.tell(self._trial, self._scores[self._current])
+        near = self._nearest_unmeasured()
+        self._study.enqueue_trial({each.name: i for each, i in zip(self._space, near, strict=True)})
+        self._take_trial()
+
+    def _take_trial(self) -> None:
         self._trial = self._study.ask(self._ranges)
-        self._current = self._nearest_unmeasured()
+        self._current = tuple(self._trial.params[each.name] for each in self._space)
 
     def _nearest_unmeasured(self) -> tuple[int, ...]:
         """Return the point without a score that is fewest steps away from the best one; there is one."""
