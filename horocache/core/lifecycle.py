@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
+from horocache.autotune import tuner as tuner_of
+from horocache.autotune.tuner import Tuner
 from horocache.core import flight_files, launcher_environment, library_path, mpi, uncaught_exceptions
 from horocache.core.context import state, why_not_running
 from horocache.core.process_set import ProcessSet, named_by_all, register_again, sets_to_register
@@ -83,11 +85,15 @@ def init(
 def _start(arguments: dict[str, str], sets: list[ProcessSet], job: mpi.Job) -> None:
     launched = _check_not_of_a_rank() if "rank" not in arguments else None
     sets = named_by_all(sets, job, _start_timeout(arguments))
-    session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets, job)
+    runtime, tuner = _make_runtime(arguments, [made.ranks for made in sets], job)
+    session = Session(runtime, arguments, sets, job)
     state.session = session
     session.watch_stacks()
     for follower in state.followers:
         follower.started(session)
+    if tuner is not None:
+        session.tuner = tuner
+        tuner.start()
     if launched is not None:
         launcher_environment.note_rank_process(session.runtime.rank, session.runtime.size, launched)
     state.epochs[tuple(job.ranks)] += 1
@@ -135,7 +141,10 @@ def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> N
             )
 
 
-def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job) -> Runtime:
+def _make_runtime(
+    arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job
+) -> tuple[Runtime, Tuner | None]:
+    """Start the runtime; return it, and on rank 0 of a job that is tuned its tuner, which has not started."""
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
     epoch = state.epochs[tuple(job.ranks)]
@@ -150,17 +159,23 @@ def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job:
 
         programs = registry.install(folders, any_order=knobs["programs_any_order"][0] in ("1", "true"))
     tuning = _tuning_rules(arguments, knobs, job)
+    is_whole = not job.ranks and not job.handle
+    loaded = tuner_of.check(knobs, not is_whole or int(arguments.get("rank", _core.identity()["rank"])) <= 0)
     backends = [(name, *one[1:]) for name, one in state.user_backends.items()]
     if knobs["binding"][0] == "cffi":
         if backends:
             raise UnsupportedError(f"HOROCACHE_BINDING=cffi runs no backends of the program ({backends[0][0]}).")
         from horocache.core import cffi_runtime  # noqa: PLC0415  (only this route needs cffi)
 
-        return cast(Runtime, cffi_runtime.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, tuning))
-    return cast(
-        Runtime,
-        _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, tuning, backends),
-    )
+        runtime = cast(
+            Runtime, cffi_runtime.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, tuning)
+        )
+    else:
+        made = _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, tuning, backends)
+        runtime = cast(Runtime, made)
+    wanted = loaded is not None or knobs["autotune"][0] in ("1", "true")
+    tunes = wanted and runtime.rank == 0 and runtime.size > 1
+    return runtime, tuner_of.Tuner(runtime, tuning, loaded) if tunes else None
 
 
 def _tuning_rules(arguments: Mapping[str, str], knobs: Mapping[str, tuple[str, str]], job: mpi.Job) -> str:
@@ -202,6 +217,8 @@ def _end(stop: Callable[[Runtime], bool | None]) -> None:
             session.runtime.log_record_path()
         running = True
         try:
+            if session.tuner is not None:
+                session.tuner.stop()
             running = bool(stop(session.runtime))
         finally:
             for follower in state.followers:

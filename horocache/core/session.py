@@ -17,6 +17,7 @@ from horocache.core.runtime_protocol import Runtime
 from horocache.core.stack_watch import StackWatch, watch
 
 if TYPE_CHECKING:
+    from horocache.autotune.tuner import Tuner
     from horocache.core.process_set import ProcessSet
 
 
@@ -54,6 +55,8 @@ class Session:
         "sets_lock",
         "stacks",
         "thread_names",
+        "tuner",
+        "tunes_groups",
         "unnamed_optimizers",
     )
 
@@ -72,6 +75,9 @@ class Session:
         for number, made in enumerate(process_sets, 1):
             self.register(number, made)
         self.thread_names = ThreadNames()
+        self.tuner: Tuner | None = None  # on rank 0 of a job that is tuned
+        # An optimizer of this session that can change its number of groups, or None.
+        self.tunes_groups: object = None
         self.unnamed_optimizers: Counter[int] = Counter()  # by process set: optimizers with default names
         self.logs_layers = tensor_log.is_enabled()  # read once, because every gradient needs it
         self.checks_finite = runtime.knobs()["check_finite"][0] in ("1", 1)  # of tensors that the core sees encoded

@@ -147,6 +147,7 @@ def _add_horovod_spellings(group: Any) -> None:
     )
     group.add_argument("--cycle-time-ms", dest="knob_cycle_time", metavar="MS", help="--cycle-time")
     group.add_argument("--timeline-filename", dest="knob_timeline", metavar="FILE", help="--timeline")
+    group.add_argument("--autotune-log-file", dest="knob_autotune_log", metavar="FILE", help="--autotune-log")
     group.add_argument(
         "--stall-check-warning-time-seconds",
         dest="knob_stall_check_time_seconds",

@@ -31,7 +31,6 @@ _WORKS, _NOTED, _REFUSED = Outcome.WORKS, Outcome.NOTED, Outcome.REFUSED
 _ELASTIC = "elastic mode is not supported yet; the number of ranks is fixed: -np N"
 _LOCAL = "ranks are started on this host, without ssh; start a job on several hosts with mpiexec"
 _MPIEXEC = "horocacherun does not start mpirun; start the job with it directly: mpirun -np N python train.py"
-_AUTOTUNE = "autotuning is not supported yet; set --fusion-threshold-mb and --cycle-time-ms by hand"
 _TORUS = "torus allreduce is not supported; --hierarchical-allreduce reduces in two levels"
 _SHARED = "ranks of one host talk in shared memory, those of several over MPI"
 _AS_ALWAYS = "this is how it is anyway"
@@ -68,13 +67,12 @@ TABLE: tuple[HorovodFlag, ...] = (
     _works("the knob `hierarchical_allgather`", "--hierarchical-allgather", "--no-hierarchical-allgather", values=0),
     _refused(_TORUS, "--torus-allreduce", values=0),
     _noted(_AS_ALWAYS, "--no-torus-allreduce", values=0),
-    _refused(_AUTOTUNE, "--autotune", values=0),
-    _noted(_AS_ALWAYS, "--no-autotune", values=0),
-    _refused(_AUTOTUNE, "--autotune-log-file"),
-    _refused(_AUTOTUNE, "--autotune-warmup-samples"),
-    _refused(_AUTOTUNE, "--autotune-steps-per-sample"),
-    _refused(_AUTOTUNE, "--autotune-bayes-opt-max-samples"),
-    _refused(_AUTOTUNE, "--autotune-gaussian-process-noise"),
+    _works("the knob `autotune`", "--autotune", "--no-autotune", values=0),
+    _works("the knob `autotune_log`", "--autotune-log-file"),
+    _works("the knob `autotune_warmup_samples`", "--autotune-warmup-samples"),
+    _works("the knob `autotune_steps_per_sample`", "--autotune-steps-per-sample"),
+    _works("the knob `autotune_bayes_opt_max_samples`", "--autotune-bayes-opt-max-samples"),
+    _works("the knob of this name, which has no effect on the search", "--autotune-gaussian-process-noise"),
     _refused(_ELASTIC, "--min-np", "--min-num-proc"),
     _refused(_ELASTIC, "--max-np", "--max-num-proc"),
     _refused(_ELASTIC, "--slots-per-host"),

@@ -19,6 +19,7 @@ ORDER = (
     *("lang.errors", "lang.frontend", "lang.program", "lang.verify", "lang.compiler", "lang.formats"),
     *("lang.algorithms", "lang", "lang.loader", "lang.registry", "lang.tuning", "lang.msccl"),
     *("lang.draw", "lang.cost", "lang.links"),
+    "autotune",
     *("tuning.fingerprint", "tuning.table", "tuning.lookup"),
     *("core", "collectives", "user_backends", "data_parallel", "observe", "common_api", "testing", "compat", "doctor"),
     "launch",
