@@ -31,11 +31,13 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_
         The global rank that joined last, the same on all ranks.
 
     Raises:
+        UnsupportedError: autotune changes the number of groups of an optimizer, which needs equal steps on all ranks.
         InvalidArgumentError: this rank is not in the set, or ``divide_by`` is neither of the two. MismatchError: the
             ranks give different ``divide_by``; names two ranks, on all ranks, when all have joined. Until then the
             value of the first rank to join holds. The job goes on. PeerLostError: a rank died. StallError: a rank did
             not join in time. ShutDownError: a rank left the job. AbortedError: a rank aborted the job.
     """
+    _check_groups_stay()
     if not isinstance(device, Integral):
         raise InvalidArgumentError(f"join takes the number of a device, not {device!r}; did you mean process_set=?")
     if divide_by not in ("all", "active"):
@@ -46,3 +48,11 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_
     answer = runtime.wait(runtime.submit(request))
     assert isinstance(answer, int)
     return answer
+
+
+def _check_groups_stay() -> None:
+    if context.current().tunes_groups is not None:
+        raise UnsupportedError(
+            f"rank {context.rank()}: join() cannot be used while autotune changes num_groups, because the ranks must "
+            "make the same steps then. Give DistributedOptimizer(num_groups=) a number, or switch autotune off."
+        )

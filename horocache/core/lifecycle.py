@@ -6,16 +6,17 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from horocache.autotune import tuner as tuner_of
-from horocache.autotune.tuner import Tuner
 from horocache.core import flight_files, launcher_environment, library_path, mpi, uncaught_exceptions
 from horocache.core.context import state, why_not_running
 from horocache.core.process_set import ProcessSet, named_by_all, register_again, sets_to_register
 from horocache.core.runtime_protocol import Runtime
 from horocache.core.session import Session
 from horocache.errors import HorocacheError, InvalidArgumentError, StartupError, UnsupportedError
+
+if TYPE_CHECKING:
+    from horocache.autotune.tuner import Tuner
 
 
 def _tell_others(why: str) -> None:
@@ -159,8 +160,7 @@ def _make_runtime(
 
         programs = registry.install(folders, any_order=knobs["programs_any_order"][0] in ("1", "true"))
     tuning = _tuning_rules(arguments, knobs, job)
-    is_whole = not job.ranks and not job.handle
-    loaded = tuner_of.check(knobs, not is_whole or int(arguments.get("rank", _core.identity()["rank"])) <= 0)
+    make_tuner = _tuner_maker(arguments, knobs, job)
     backends = [(name, *one[1:]) for name, one in state.user_backends.items()]
     if knobs["binding"][0] == "cffi":
         if backends:
@@ -173,9 +173,22 @@ def _make_runtime(
     else:
         made = _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs, tuning, backends)
         runtime = cast(Runtime, made)
-    wanted = loaded is not None or knobs["autotune"][0] in ("1", "true")
-    tunes = wanted and runtime.rank == 0 and runtime.size > 1
-    return runtime, tuner_of.Tuner(runtime, tuning, loaded) if tunes else None
+    tunes = make_tuner is not None and runtime.rank == 0 and runtime.size > 1
+    return runtime, make_tuner(runtime, tuning) if make_tuner is not None and tunes else None
+
+
+def _tuner_maker(
+    arguments: Mapping[str, str], knobs: Mapping[str, tuple[str, str]], job: mpi.Job
+) -> Callable[[Runtime, str], Tuner] | None:
+    """Check the knobs of autotune, and read its file on rank 0; return what makes the tuner, or None without autotune."""
+    if knobs["autotune"][0] not in ("1", "true") and not knobs["autotune_load"][0]:
+        return None
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+    from horocache.autotune import tuner  # noqa: PLC0415  (only jobs that are tuned need it)
+
+    is_whole = not job.ranks and not job.handle
+    loaded = tuner.check(knobs, not is_whole or int(arguments.get("rank", _core.identity()["rank"])) <= 0)
+    return lambda runtime, rules: tuner.Tuner(runtime, rules, loaded)
 
 
 def _tuning_rules(arguments: Mapping[str, str], knobs: Mapping[str, tuple[str, str]], job: mpi.Job) -> str:

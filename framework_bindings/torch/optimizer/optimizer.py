@@ -28,6 +28,7 @@ from .bucket_views import BucketView, check_bucket_view
 from .debug_state import DebugState
 from .other_optimizers import default_prefix, describe, register
 from .reducer import GradientReducer
+from .tuned_groups import tune_groups
 from .wrapped_class import WrappedOptimizer, positions, wrap
 
 Groups = int | list[list[torch.Tensor]] | None
@@ -413,6 +414,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         _synchronized_for_scaler=False,
     )
     if reducer is not None:
+        if num_groups == "auto" and process_set.process_set_id == 0:
+            reducer.tuned_groups = tune_groups(reducer.default_groups())
         reducer.label = describe(optimizer)
         register(distributed)
     return distributed

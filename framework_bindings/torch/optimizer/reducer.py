@@ -17,7 +17,7 @@ from horocache.collectives.transforms import LoggingLayer, layer_list
 from horocache.core import context
 from horocache.data_parallel.bucketing import group_count, split_by_bytes, split_by_count
 from horocache.data_parallel.options import GradientOptions
-from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.errors import HorocacheError, InvalidArgumentError, UnsupportedError
 
 from ..adapter import can_be_sent, collectives
 from ..compile.dynamo import outside
@@ -28,6 +28,7 @@ from .debug_state import BucketState, DebugState, GradientState
 from .gradient_queue import GradientQueue
 from .other_optimizers import check_no_conflict
 from .ready_order import Orders, ReadyOrder, assumed_orders
+from .tuned_groups import TunedGroups
 from .unused_parameters import UnusedParameters
 
 
@@ -80,6 +81,9 @@ class GradientReducer:
         self.checked_against: weakref.WeakKeyDictionary[GradientReducer, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._unused = None if unused_as_zeros else UnusedParameters(self.process_set)
         self._failure: Exception | None = None  # the first failure of this step
+        self._num_groups = options.num_groups
+        self._orders: Orders | None = None  # measured
+        self.tuned_groups: TunedGroups | None = None  # set by the optimizer if autotune changes the number of groups
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
         self.add(named)
@@ -97,6 +101,7 @@ class GradientReducer:
                 self._hook(name, param)
             else:
                 self._frozen.append((name, param))
+        self._orders = None
         self._make_buckets(assumed_orders(len(self._slots)))
         if self._unused is not None:
             self._unused.expect(self._slots)
@@ -167,7 +172,7 @@ class GradientReducer:
     def _make_buckets(self, orders: Orders) -> None:
         order = orders.ready
         sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
-        wanted = group_count(self._options.num_groups, sizes)
+        wanted = group_count(self._num_groups, sizes)
         if self._fixed_groups is not None:
             self._buckets = fixed_buckets(self._fixed_groups, self._slots)
         elif wanted == 0:
@@ -409,7 +414,24 @@ class GradientReducer:
         if self._unused is not None:
             self._start_unused(self._unused.start_all)
         self._start_order()
-        self._finish_all()
+        try:
+            self._finish_all()
+        except HorocacheError:  # all operations of the step have ended, as on the other ranks
+            self._end_step()
+            raise
+        self._end_step()
+
+    def _end_step(self) -> None:
+        if self.tuned_groups is not None:
+            number = self.tuned_groups.end_step()
+            if number is not None:
+                self._num_groups = number
+                self._make_buckets(self._orders or assumed_orders(len(self._slots)))
+                self._mark_views()
+
+    def default_groups(self) -> int:
+        """Return the number of groups that the optimizer's options mean."""
+        return group_count(self._options.num_groups, [s.param.numel() * s.param.element_size() for s in self._slots])
 
     def _learn_kinds(self) -> None:
         """Ask the other ranks whether missing gradients are sparse, if this rank does not know it."""
@@ -466,6 +488,7 @@ class GradientReducer:
             context.current().runtime.count_bytes_into_views(self.queue.moved_bytes)
             self.queue.moved_bytes = 0
         if orders is not None:
+            self._orders = orders
             self._make_buckets(orders)
             self._mark_views()
         self._raise_failure()
