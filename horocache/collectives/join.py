@@ -9,7 +9,7 @@ from horocache.base.request import Request
 from horocache.collectives.arguments import set_id
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
-from horocache.errors import InvalidArgumentError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_by: str = "all") -> int:
