@@ -31,7 +31,7 @@ def main() -> None:
         number = len(optimizer.debug_state().buckets)
         if not groups or groups[-1][1] != number:
             groups.append((step, number))
-    sums = [float(param.double().sum()) for param in model.parameters()]
+    sums = [float(param.detach().double().sum()) for param in model.parameters()]
     report("done", groups=groups, sums=sums, changes=context.current().runtime.settings_changes)
 
 
