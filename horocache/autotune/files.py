@@ -75,7 +75,9 @@ def load(path: str | os.PathLike[str]) -> dict[str, Value]:
         low, high = _LIMITS[name]
         whole = name == "cycle_time" or isinstance(value, int)
         if not low <= value <= high or not whole:
-            raise _bad(path, f"/settings/{name} is {value}; it is {'' if whole else 'a whole number '}from {low} to {high}.")
+            raise _bad(
+                path, f"/settings/{name} is {value}; it is {'' if whole else 'a whole number '}from {low} to {high}."
+            )
     return dict(settings)
 
 

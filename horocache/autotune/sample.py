@@ -25,7 +25,7 @@ class Sample:
     """Collects observations of a setting until it has a score.
 
     The score is the bytes of a step, by the bytes of the whole sample, divided by the median time of a step. An
-    observation interval of several steps counts as so many steps of equal length. For example, intervals of 1, 1 and 2
+    observation interval of several steps counts as steps of equal length. For example, intervals of 1, 1 and 2
     steps that lasted 10, 30 and 20 ms make step times of 10, 30, 10 and 10 ms, whose median is 10 ms.
 
     Role: used by one thread.

@@ -41,9 +41,10 @@ class Search:
     """Proposes points by a tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), as optuna has it.
 
     The first sample is the default. The samples after it are the estimator's, up to two fifths of all; the others are
-    neighbours of the best point, whose settings differ in one place by one value. No point is measured twice. After ``samples`` samples the default is measured a second time, then the best point. The best point is kept
-    if its second score is higher than both scores of the default; else the default is kept. The first score of the best
-    point does not count, because the best of many noisy scores is too high on average.
+    neighbours of the best point, whose settings differ in one place by one value. No point is measured twice. After
+    ``samples`` samples the default is measured a second time, then the best point. The best point is kept if its second
+    score is higher than both scores of the default; else the default is kept. The first score of the best point does
+    not count, because the best of many noisy scores is too high on average.
 
     For example, with scores of 100 (default), 90, 130 and 110, the default and the third point are measured again. With
     102 and 125 the third point is kept; with 102 and 101 the default is kept.
@@ -111,7 +112,7 @@ class Search:
             The next point to measure; None if the search has ended, see ``result``.
 
         Raises:
-            InvalidArgumentError: the score is no such number, or the search has ended.
+            InvalidArgumentError: the score is another number, or the search has ended.
         """
         if self.result is not None or not (math.isfinite(score) and score >= 0):
             raise InvalidArgumentError(f"a search that has not ended takes a finite score from 0 on, not {score}.")
@@ -174,5 +175,3 @@ class Search:
 
     def _point_of(self, indices: tuple[int, ...]) -> dict[str, Value]:
         return {each.name: each.values[i] for each, i in zip(self._space, indices, strict=True)}
-
-

@@ -14,7 +14,7 @@ then:
    submits it after step k+2. A rank takes the settings of a round before it starts the next round. So a rank that has
    ended an operation of step k+3 has the note.
 
-Each step has an operation: an optimizer reduces all gradients in each step, with zeros where there is none. An optimizer
+Each step has an operation: an optimizer reduces all gradients in each step, with zeros for missing ones. An optimizer
 whose parameters are all frozen has no operation, and changes nothing by regrouping. The argument needs that the ranks
 count the same steps and that the gradients travel in the rounds of the set of all ranks. So only the first optimizer
 with num_groups="auto" on that set changes its groups, and join(), after which the ranks count differently, is refused
@@ -66,7 +66,7 @@ def check(knobs: Knobs, is_rank_0: bool) -> dict[str, Value] | None:
     """Check the knobs of autotune before a session starts; return the settings of ``autotune_load`` on rank 0.
 
     Raises:
-        UnsupportedError: optuna is needed and not installed. InvalidArgumentError: the file of ``autotune_load`` is bad.
+        UnsupportedError: optuna is needed and not installed. InvalidArgumentError: a bad file of ``autotune_load``.
     """
     path = knobs["autotune_load"][0]
     if path:
@@ -277,4 +277,6 @@ class _Stopped(Exception):  # noqa: N818  (no error)
 
 
 def _text(point: Mapping[str, Value]) -> str:
-    return ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in point.items())
+    return ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in point.items()
+    )

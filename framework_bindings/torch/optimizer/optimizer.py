@@ -399,8 +399,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     # In the order of the user's names, which is the registration order of the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     named = [(name, param) for param, name in names.items() if param in registered]
-    view = gradient_as_bucket_view
-    reducer = GradientReducer(named, options, view, unused_as_zeros) if options.takes_part else None
+    reducer = GradientReducer(named, options, gradient_as_bucket_view, unused_as_zeros) if options.takes_part else None
     distributed = wrap(
         optimizer,
         DistributedMixin,
@@ -414,8 +413,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         _synchronized_for_scaler=False,
     )
     if reducer is not None:
-        if num_groups == "auto" and process_set.process_set_id == 0:
-            reducer.tuned_groups = tune_groups(reducer.default_groups())
+        reducer.tuned_groups = tune_groups(num_groups, process_set, reducer.default_groups())
         reducer.label = describe(optimizer)
         register(distributed)
     return distributed

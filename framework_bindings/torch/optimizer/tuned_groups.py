@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from horocache.collectives.arguments import set_id
 from horocache.core import context
+from horocache.core.process_set import ProcessSet
+from horocache.data_parallel.bucketing import NumGroups
 from horocache.errors import InternalError
 
 if TYPE_CHECKING:
@@ -57,21 +60,23 @@ class TunedGroups:
         self._made = number, step = change
         if self._steps > step:
             raise InternalError(
-                f"rank {context.rank()}: the change to num_groups={number} after step {step} came in step {self._steps}."
+                f"rank {context.rank()}: num_groups={number} of step {step} came in step {self._steps}."
             )
         return number
 
 
-def tune_groups(default: int) -> TunedGroups | None:
-    """Return the state of an optimizer with automatic groups; None without autotune, or if another optimizer has it.
+def tune_groups(wanted: NumGroups, process_set: ProcessSet, default: int) -> TunedGroups | None:
+    """Return the state of an optimizer whose number of groups autotune changes; None for other optimizers.
 
     Args:
+        wanted: the optimizer's ``num_groups``.
+        process_set: the ranks that reduce its gradients.
         default: the present number of groups.
     """
     session = context.current()
     knobs = session.runtime.knobs()
     tuned = knobs["autotune"][0] in ("1", "true") or knobs["autotune_load"][0]
-    if not tuned or session.tunes_groups is not None:
+    if not tuned or wanted != "auto" or set_id(process_set) != 0 or session.tunes_groups is not None:
         return None
     made = session.tunes_groups = TunedGroups(session, default)
     return made

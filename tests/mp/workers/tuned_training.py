@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 
-from common import report
-
 import horocache.torch as hvd
 import torch
+from common import report
+
 from horocache.core import context
 
 

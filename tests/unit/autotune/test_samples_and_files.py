@@ -83,8 +83,11 @@ def test_a_result_is_saved_and_loaded(tmp_path):
         ("{", "truncated"),
         ('{"settings": {}, "bytes_per_second": 1, "default_bytes_per_second": 1, "version": 2}', "/version"),
         ('{"settings": {}, "bytes_per_second": 1, "default_bytes_per_second": 1, "more": 2}', "more"),
-        ('{"settings": {"cash": 1}, "bytes_per_second": 1, "default_bytes_per_second": 1}', "there are fusion_threshold"),
-        ('{"settings": {"cache": 2}, "bytes_per_second": 1, "default_bytes_per_second": 1}', "/settings/cache is 2"),
+        (
+            '{"settings": {"cash": 1}, "bytes_per_second": 1, "default_bytes_per_second": 1}',
+            "there are fusion_threshold",
+        ),
+        ('{"settings": {"cache": 2}, "bytes_per_second": 1, "default_bytes_per_second": 1}', "settings/cache is 2"),
         ('{"settings": {"num_groups": 1.5}, "bytes_per_second": 1, "default_bytes_per_second": 1}', "whole number"),
         ('{"settings": {"cache": "1"}, "bytes_per_second": 1, "default_bytes_per_second": 1}', "/settings"),
     ],
@@ -92,7 +95,7 @@ def test_a_result_is_saved_and_loaded(tmp_path):
 def test_a_bad_file_is_an_error_that_names_the_place(tmp_path, text, words):
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(InvalidArgumentError, match="autotune file .*bad.json") as caught:
+    with pytest.raises(InvalidArgumentError, match=r"autotune file .*bad\.json") as caught:
         load(path)
     assert words in str(caught.value)
 

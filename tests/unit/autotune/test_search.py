@@ -43,7 +43,9 @@ def inside_a_host(point):
 
 def best_of_grid(surface, space=SPACE):
     names = [each.name for each in space]
-    return max(surface(dict(zip(names, values, strict=True))) for values in itertools.product(*[p.values for p in space]))
+    return max(
+        surface(dict(zip(names, values, strict=True))) for values in itertools.product(*[p.values for p in space])
+    )
 
 
 def run(surface, samples, seed=0, noise=0.0):
