@@ -261,7 +261,8 @@ class Tuner:
         usual = scores[0].step_s
         slower = sum(score.step_s * score.steps for score in scores) / (usual * steps)
         _logger.warning(  # a warning, because Python shows nothing less by default
-            "autotune: %s %s, %.4g MB/s, default %.4g MB/s; tuning took %d steps and %.1f s, each step %.2fx the default's",
+            "autotune: %s %s, %.4g MB/s, default %.4g MB/s; tuning took %d steps and %.1f s, "
+            "each step %.2fx the default's",
             "best settings" if result.improved else "no better settings than the default:",
             _text(result.point),
             result.score / 1e6,

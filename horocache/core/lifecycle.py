@@ -180,7 +180,7 @@ def _make_runtime(
 def _tuner_maker(
     arguments: Mapping[str, str], knobs: Mapping[str, tuple[str, str]], job: mpi.Job
 ) -> Callable[[Runtime, str], Tuner] | None:
-    """Check the knobs of autotune, and read its file on rank 0; return what makes the tuner, or None without autotune."""
+    """Check the knobs of autotune, and read its file on rank 0; return the tuner's maker, or None without autotune."""
     if knobs["autotune"][0] not in ("1", "true") and not knobs["autotune_load"][0]:
         return None
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
