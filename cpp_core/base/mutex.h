@@ -45,8 +45,8 @@ class HC_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// Waits until `ready` or the deadline, in ns of the steady clock; returns ready(). The caller holds the mutex, also after
-// the call, and notifies `changed` of changes.
+// Waits until `ready` or the deadline, in ns of the steady clock; returns ready(). The caller holds the mutex, also
+// after the call, and notifies `changed` of changes.
 template <typename Ready>
 bool WaitUntil(Mutex* mutex, std::condition_variable* changed, int64_t deadline_ns, Ready&& ready) {
   // Adopted: the mutex is locked already, and the caller unlocks it.

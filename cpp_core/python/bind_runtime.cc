@@ -337,11 +337,23 @@ void AddSettings(py::class_<PyRuntime>* runtime) {
           [](PyRuntime& self, const std::string& settings) { ThrowIfError(self.Get().Configure(settings)); },
           py::arg("settings"))
       .def_property_readonly("settings_changes", [](PyRuntime& self) { return self.Get().settings_changes(); })
-      .def("settings",
-           [](PyRuntime& self) {
-             const runtime::Runtime::AppliedSettings settings = self.Get().settings();
-             return std::tuple(settings.changes, TextOf(settings.note));
-           })
+      .def("settings", [](PyRuntime& self) {
+        const runtime::Runtime::AppliedSettings settings = self.Get().settings();
+        return std::tuple(settings.changes, TextOf(settings.note));
+      });
+}
+
+void AddObservation(py::class_<PyRuntime>* runtime) {
+  (*runtime)
+      .def("start_timeline", &PyRuntime::StartTimeline, py::arg("path"), py::arg("mark_rounds"))
+      .def("stop_timeline", &PyRuntime::StopTimeline)
+      .def("watch_stacks", &PyRuntime::WatchStacks, py::arg("signal"), py::arg("file"), py::arg("ask"),
+           py::arg("answer"), py::arg("own_folder"))
+      .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
+      .def("count_step", [](PyRuntime& self) { self.Get().CountStep(); })
+      .def(
+          "count_bytes_into_views", [](PyRuntime& self, uint64_t bytes) { self.Get().CountBytesIntoViews(bytes); },
+          py::arg("size"))
       .def("log_operations", &LogOperations, py::arg("capacity"))
       .def("take_log", &TakeLog);
 }
@@ -379,6 +391,7 @@ void BindRuntime(py::module_& module) {
   AddFastMethods(runtime);
   AddEnds(&runtime);
   AddSettings(&runtime);
+  AddObservation(&runtime);
   runtime
       .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>, std::string_view, std::string,
                     const std::vector<UserBackend>&>(),
@@ -414,16 +427,7 @@ void BindRuntime(py::module_& module) {
       .def("propose_removal", &PyRuntime::ProposeRemoval, py::arg("number"))
       .def("leave_set", &PyRuntime::LeaveSet, py::arg("number"))
       .def("drop_set", &PyRuntime::DropSet, py::arg("number"))
-      .def("start_timeline", &PyRuntime::StartTimeline, py::arg("path"), py::arg("mark_rounds"))
-      .def("stop_timeline", &PyRuntime::StopTimeline)
-      .def("watch_stacks", &PyRuntime::WatchStacks, py::arg("signal"), py::arg("file"), py::arg("ask"),
-           py::arg("answer"), py::arg("own_folder"))
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
-      .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
-      .def("count_step", [](PyRuntime& self) { self.Get().CountStep(); })
-      .def(
-          "count_bytes_into_views", [](PyRuntime& self, uint64_t bytes) { self.Get().CountBytesIntoViews(bytes); },
-          py::arg("size"))
       .def("take_user_calls", &TakeUserCalls, py::arg("timeout_s"))
       .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));

@@ -54,16 +54,16 @@ void BindUserCalls(py::module_& module) {
                                return py::memoryview::from_memory(const_cast<std::byte*>(self.input),
                                                                   Bytes(self, self.input_count));
                              })
-      .def_property_readonly("output",
-                             [](const UserCall& self) {
-                               return py::memoryview::from_memory(self.output, Bytes(self, self.output_count));
-                             })
+      .def_property_readonly(
+          "output",
+          [](const UserCall& self) { return py::memoryview::from_memory(self.output, Bytes(self, self.output_count)); })
       .def_property_readonly("sends", [](const UserCall& self) { return Parts(self.sends); })
       .def_property_readonly("receives", [](const UserCall& self) { return Parts(self.receives); });
   py::class_<UserCalls, std::shared_ptr<UserCalls>>(module, "UserCalls", py::is_final())
-      .def("take",
-           [](UserCalls& self, double timeout_s) { return std::const_pointer_cast<UserCall>(Take(self, timeout_s)); },
-           py::arg("timeout_s"))
+      .def(
+          "take",
+          [](UserCalls& self, double timeout_s) { return std::const_pointer_cast<UserCall>(Take(self, timeout_s)); },
+          py::arg("timeout_s"))
       .def("finish", &Finish, py::arg("error") = "")
       .def_property_readonly("closed", &UserCalls::closed);
 }

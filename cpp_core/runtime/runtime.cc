@@ -228,13 +228,14 @@ JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
   std::string agree = ProcessSets::AgreeText(config.process_sets);
   if (config.programs != nullptr) agree += "programs=" + config.programs->Summary() + "\n";
   for (const control::BackendTraits& backend : config.user_backends) {
-    agree += "backend " + Printable(backend.name) + " of the program=" + Join(control::OperationsOf(backend), ",") + ";" +
-             std::to_string(backend.moved_dtypes) + "," + std::to_string(backend.reduced_dtypes) + "\n";
+    agree += "backend " + Printable(backend.name) + " of the program=" + Join(control::OperationsOf(backend), ",") +
+             ";" + std::to_string(backend.moved_dtypes) + "," + std::to_string(backend.reduced_dtypes) + "\n";
   }
   const std::string nccl = config.nccl == nullptr ? "none" : cuda::Nccl::VersionText(config.nccl->version());
   agree += std::string(kNcclLine) + "=" + nccl + "\n";
-  return {config.knobs, config.identity,       config.epoch,           config.version, agree, config.communicator,
-          config.ranks, config.programs.get(), config.nccl != nullptr, config.user_backends, config.tuning};
+  return {config.knobs,        config.identity, config.epoch,          config.version,         agree,
+          config.communicator, config.ranks,    config.programs.get(), config.nccl != nullptr, config.user_backends,
+          config.tuning};
 }
 
 // Makes the engine for messages. Ranks of this host are reached through shared memory, other ranks over MPI.
@@ -282,8 +283,9 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMember
     };
   }
   const uint32_t number = membership.process_set;
-  StatusOr<SetParts> parts = MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
-                                     {devices_, config_.nccl}, config_.user_backends, job_.tuning);
+  StatusOr<SetParts> parts =
+      MakeSet(config_.knobs, std::move(membership), {config_.programs, std::move(memory), &logger_},
+              {devices_, config_.nccl}, config_.user_backends, job_.tuning);
   if (!parts.ok()) return parts;
   OfferUserCalls(number, parts->user_calls);
   const MutexLock lock(settings_mutex_);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import psutil
 
+from horocache.core.launcher_environment import own_environment
 from horocache.errors import StartupError, UnsupportedError
 from horocache.user_backends.backend import Backend, Call, Group
 
@@ -60,7 +60,7 @@ class Gloo(Backend):
             store = dist.TCPStore(*place, group.size, is_master=False, wait_for_workers=False, timeout=_START_LIMIT)
         options = dist.ProcessGroupGloo._Options()
         options._timeout = _LIMIT
-        name = os.environ.get("GLOO_SOCKET_IFNAME", "lo" if group.hosts == 1 else "")
+        name = own_environment().get("GLOO_SOCKET_IFNAME", "lo" if group.hosts == 1 else "")
         make = dist.ProcessGroupGloo.create_device
         options._devices = [make(interface=name) if name else make(hostname=_own_address(group.hosts))]
         return dist.ProcessGroupGloo(store, group.rank, group.size, options)
@@ -98,7 +98,15 @@ class Gloo(Backend):
         return self._torch.from_numpy(array.view(np.uint8))
 
     def _op(self, call: Call) -> Any:
-        names = {"sum": "SUM", "min": "MIN", "max": "MAX", "product": "PRODUCT", "and": "BAND", "or": "BOR", "xor": "BXOR"}
+        names = {
+            "sum": "SUM",
+            "min": "MIN",
+            "max": "MAX",
+            "product": "PRODUCT",
+            "and": "BAND",
+            "or": "BOR",
+            "xor": "BXOR",
+        }
         return getattr(self._dist.ReduceOp, names[call.reduce_op])
 
     def _allreduce(self, call: Call) -> list[Any]:
@@ -182,7 +190,7 @@ def _own_address(hosts: int) -> str:
     """The address by which the other ranks reach this one."""
     if hosts == 1:
         return "127.0.0.1"
-    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    interface = own_environment().get("GLOO_SOCKET_IFNAME")
     if interface is None:
         return socket.gethostbyname(socket.gethostname())
     for address in psutil.net_if_addrs().get(interface, ()):

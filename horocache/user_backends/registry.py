@@ -24,9 +24,9 @@ def register_backend(name: str, backend: type[Backend]) -> None:
         backend: a class derived from :class:`Backend`.
 
     Raises:
-        InvalidArgumentError: the name is no such name, is one of horocache's own, or is registered with another class;
-            ``backend`` is no such class, has no ``start`` or ``test``, or names an operation or type that does not
-            exist; or horocache runs already.
+        InvalidArgumentError: the name has other characters, is one of horocache's own, or is registered with another
+            class; ``backend`` is not such a class, has no ``start`` or ``test``, or names an operation or type that
+            does not exist; or horocache runs already.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidArgumentError(f"{name!r} cannot be a backend's name; use letters, digits, '_', '.' and '-'.")

@@ -96,6 +96,8 @@ def _wraps(hc: ModuleType, backend: str | None) -> int:
     runner = Runner(hc, backend, "wraps")
     for dtype in calls.INTEGERS:
         for reduction in ("Sum", "Product"):
+            if calls.unsupported(backend, "allreduce", reduction, dtype):
+                continue
             for count in (3, 1000):
                 tensor = np.full(count, np.iinfo(dtype).max - 2, dtype)
                 want = calls.reduced([tensor] * runner.ranks, reduction, dtype)
@@ -116,6 +118,8 @@ def _groups(hc: ModuleType, backend: str | None) -> int:
     shapes = ((5,), (0,), (1700,), (2, 3))
     ranks = range(runner.ranks)
     for dtype in ("float32", "int64", "bool", "complex64"):
+        if calls.unsupported(backend, "allreduce", "Sum", dtype):
+            continue
         mine = [calls.values(runner.rank, shape, dtype) for shape in shapes]
         inputs = [[calls.values(rank, shape, dtype) for shape in shapes] for rank in ranks]
         totals = [calls.reduced([inputs[r][i] for r in ranks], "Sum", dtype) for i in range(len(shapes))]

@@ -31,7 +31,9 @@ class Star(Backend):
         listener = socket.create_server(("127.0.0.1", 0)) if group.rank == 0 else None
         port = group.allgather_object(listener and listener.getsockname()[1])[0]
         if group.rank == 0:
-            self.others = sorted((self._greeted(listener.accept()[0]) for _ in range(group.size - 1)), key=lambda p: p[0])
+            self.others = sorted(
+                (self._greeted(listener.accept()[0]) for _ in range(group.size - 1)), key=lambda p: p[0]
+            )
             listener.close()
         else:
             self.hub = socket.create_connection(("127.0.0.1", port))

@@ -17,7 +17,8 @@ namespace horocache::data {
 
 class RowCounting {
  public:
-  // Of `collective`, whose one segment has `elements` elements. The caller starts it by Part(), and gives the task back.
+  // Of `collective`, whose one segment has `elements` elements. The caller starts it by Part(), and gives the task
+  // back.
   RowCounting() {
     counts_.allocate = [this](int64_t) -> StatusOr<std::byte*> { return &no_element_; };
   }
@@ -31,8 +32,8 @@ class RowCounting {
   bool ended() const { return ended_; }
   const Status& status() const { return status_; }
 
-  // After it has ended well: where the parts of the tensor, and of the result, lie. In a reducescatter the layout of the
-  // result has its number of elements alone.
+  // After it has ended well: where the parts of the tensor, and of the result, lie. In a reducescatter the layout of
+  // the result has its number of elements alone.
   Status Plan(const Collective& collective, int rank, int ranks, std::vector<RowPart>* sends, ReceivePlan* receives);
 
  private:

@@ -210,9 +210,10 @@ StatusOr<std::byte*> Lane::PlaceFor(int64_t bytes) {
   if (!given_ || (bytes == 0 && !(fills_given_ && room > 0))) return Allocate(bytes, &result_);
   if (fills_given_ ? bytes == room : bytes <= room) return given_->data();
   // The other ranks count on this rank's part, so it takes its result elsewhere and fails alone.
-  misfit_ = InvalidArgumentError("the result has " + std::to_string(bytes) + " bytes, and the tensor that " +
-                                 names_->Text(rank_) + " gives for it has " + std::to_string(room) +
-                                 (fills_given_ ? "; give it one of the same size, or none" : "; give it a larger one, or none"));
+  misfit_ = InvalidArgumentError(
+      "the result has " + std::to_string(bytes) + " bytes, and the tensor that " + names_->Text(rank_) +
+      " gives for it has " + std::to_string(room) +
+      (fills_given_ ? "; give it one of the same size, or none" : "; give it a larger one, or none"));
   return Allocate(bytes, &result_);
 }
 

@@ -451,7 +451,7 @@ class SetConnector {
         job_(job),
         whole_(process_set == 0),
         limit_ns_(Nanoseconds(config.knobs.start_timeout, kNsPerS)),
-        tag_(kMostOfSet * static_cast<int>(process_set)) {}
+        tag_((kMostOfSet + kMostOfUser * static_cast<int>(config.users.size())) * static_cast<int>(process_set)) {}
 
   // A communicator of all ranks of the set.
   Status Connect(const std::vector<int>& ranks, net::Communicator* out) {
@@ -472,6 +472,7 @@ class SetConnector {
 
  private:
   static constexpr int kMostOfSet = 18;  // tags; ConnectSome takes two
+  static constexpr int kMostOfUser = 4;  // for each backend of the program
 
   static Status Take(StatusOr<net::Communicator> made, net::Communicator* out) {
     if (made.ok()) *out = std::move(*made);
@@ -485,22 +486,8 @@ class SetConnector {
   int tag_;
 };
 
-}  // namespace
-
-Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* membership) {
-  if (job.mpi.empty()) return Status::Ok();
-  SetConnector connector(config, job, membership->process_set);
-  const bool programs = config.programs != nullptr && !membership->one_host();
-  HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->mpi.all));
-  const bool nccl = config.nccl && !membership->one_host();
-  if (nccl) HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->nccl_mpi.all));
-  if (programs) {
-    HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->program_mpi.all));
-    HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &membership->program_links));
-  }
-  if (!membership->one_host()) membership->user_mpi.resize(config.users.size());
-  for (SetComms& comms : membership->user_mpi) HC_RETURN_IF_ERROR(connector.Connect(membership->ranks, &comms.all));
-  if (membership->one_host() || membership->local_rank != 0) return Status::Ok();
+// Connects the leaders of a set's hosts; only they call it.
+Status ConnectLeaders(const JobConfig& config, const Job& job, SetConnector* connector, SetMembership* membership) {
   std::vector<int> leaders;
   std::vector<std::string> names;
   for (size_t rank = 0; rank < membership->ranks.size(); ++rank) {
@@ -509,14 +496,36 @@ Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* memb
     names.push_back(job.NameOf(membership->ranks[rank]));
   }
   net::Communicator between;
-  HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &between));
-  HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->mpi.leaders));
-  if (nccl) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->nccl_mpi.leaders));
-  if (nccl) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->nccl_leaders));
-  if (programs) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &membership->program_mpi.leaders));
-  for (SetComms& comms : membership->user_mpi) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &comms.leaders));
+  HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &between));
+  HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &membership->mpi.leaders));
+  if (config.nccl) {
+    HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &membership->nccl_mpi.leaders));
+    HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &membership->nccl_leaders));
+  }
+  if (config.programs != nullptr) {
+    HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &membership->program_mpi.leaders));
+  }
+  for (SetComms& comms : membership->user_mpi) HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &comms.leaders));
   membership->link = net::MakeMpiLink(std::move(between), std::move(names));
   return Status::Ok();
+}
+
+}  // namespace
+
+Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* membership) {
+  if (job.mpi.empty()) return Status::Ok();
+  SetConnector connector(config, job, membership->process_set);
+  const std::vector<int>& ranks = membership->ranks;
+  HC_RETURN_IF_ERROR(connector.Connect(ranks, &membership->mpi.all));
+  if (membership->one_host()) return Status::Ok();
+  if (config.nccl) HC_RETURN_IF_ERROR(connector.Connect(ranks, &membership->nccl_mpi.all));
+  if (config.programs != nullptr) {
+    HC_RETURN_IF_ERROR(connector.Connect(ranks, &membership->program_mpi.all));
+    HC_RETURN_IF_ERROR(connector.Connect(ranks, &membership->program_links));
+  }
+  membership->user_mpi.resize(config.users.size());
+  for (SetComms& comms : membership->user_mpi) HC_RETURN_IF_ERROR(connector.Connect(ranks, &comms.all));
+  return membership->local_rank == 0 ? ConnectLeaders(config, job, &connector, membership) : Status::Ok();
 }
 
 }  // namespace horocache::runtime

@@ -62,8 +62,8 @@ data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
   return options;
 }
 
-// The backend of a program gets this part of the shared memory, to count rows: one of so many.
-constexpr size_t kUserShare = 16;
+// A backend of the program gets one of this many equal parts of the shared memory, to count rows.
+constexpr size_t kPartsForUser = 16;
 
 // Takes the last part of an area, of several equal ones, away from it.
 data::SharedArea TakeEnd(data::SharedArea* area, size_t parts) {
@@ -161,6 +161,38 @@ data::NcclOptions NcclFor(const Knobs& knobs, const SetMembership& membership,
   return options;
 }
 
+data::HostResources HostForNccl(SetMembership* membership, data::SharedArea share) {
+  data::HostResources out;
+  if (!membership->nccl_mpi.all.empty()) {
+    out.levels.leaders = std::move(membership->nccl_leaders);
+    out.levels.local = TakeEnd(&share, 2);
+    out.levels.host_of = membership->host_of;
+    out.levels.ranks = membership->ranks;
+    out.levels.process_set = membership->process_set;
+  }
+  out.area = AreaOf(*membership, share);
+  out.mpi = MpiFor(*membership, std::move(membership->nccl_mpi), share);
+  return out;
+}
+
+// Each backend of the program counts rows by a backend of its own, in one of `areas`.
+Status AddUserBackends(const UserBackends& users, const std::vector<data::SharedArea>& areas,
+                       const data::BackendOptions& options, SetMembership* membership, SetParts* parts) {
+  const net::Doorbell& own = membership->doorbells[static_cast<size_t>(membership->local_rank)];
+  for (size_t i = 0; i < users.size(); ++i) {
+    auto calls = std::make_shared<data::UserCalls>([doorbell = own]() mutable { doorbell.Ring(); });
+    SetComms comms;
+    if (i < membership->user_mpi.size()) comms = std::move(membership->user_mpi[i]);
+    auto host =
+        data::MakeBackends(AreaOf(*membership, areas[i]), options, MpiFor(*membership, std::move(comms), areas[i]));
+    if (!host.ok()) return host.status();
+    parts->backends.push_back(data::MakeUserBackend(users[i], std::move(host->front()), calls, membership->rank,
+                                                    membership->size().ranks, parts->kernels));
+    parts->user_calls.emplace(users[i].name, std::move(calls));
+  }
+  return Status::Ok();
+}
+
 // The backends must outlive the function.
 control::Selector::Supports SupportsOf(const std::vector<std::unique_ptr<data::Backend>>& backends) {
   std::vector<const data::Backend*> known;
@@ -202,10 +234,11 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize siz
     rules += ";" + programs->rules;
   }
   traits.insert(traits.end(), users.begin(), users.end());
-  return control::Selector::Parse(std::move(traits), size, rules, tuning,
-                                  " A job has the backends that fit it: shm where all ranks are on one host, mpi where "
-                                  "an mpiexec started them, nccl where there are a CUDA driver and NCCL, loopback for "
-                                  "one rank, program where HOROCACHE_PROGRAMS names some, and those that the program has registered.");
+  return control::Selector::Parse(
+      std::move(traits), size, rules, tuning,
+      " A job has the backends that fit it: shm where all ranks are on one host, mpi where "
+      "an mpiexec started them, nccl where there are a CUDA driver and NCCL, loopback for "
+      "one rank, program where HOROCACHE_PROGRAMS names some, and those that the program has registered.");
 }
 
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices,
@@ -222,20 +255,11 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
   data::HostResources for_nccl;
   if (devices.nccl != nullptr) {
     with_devices.nccl = NcclFor(knobs, membership, std::move(devices.nccl), programs.logger);
-    data::SharedArea share = TakeEnd(&local, 4);
-    if (!membership.nccl_mpi.all.empty()) {
-      for_nccl.levels.leaders = std::move(membership.nccl_leaders);
-      for_nccl.levels.local = TakeEnd(&share, 2);
-      for_nccl.levels.host_of = membership.host_of;
-      for_nccl.levels.ranks = membership.ranks;
-      for_nccl.levels.process_set = membership.process_set;
-    }
-    for_nccl.area = AreaOf(membership, share);
-    for_nccl.mpi = MpiFor(membership, std::move(membership.nccl_mpi), share);
+    for_nccl = HostForNccl(&membership, TakeEnd(&local, 4));
   }
   with_devices.devices = std::move(devices.devices);
   std::vector<data::SharedArea> of_users;
-  for (size_t i = 0; i < users.size(); ++i) of_users.push_back(TakeEnd(&local, kUserShare));
+  for (size_t i = 0; i < users.size(); ++i) of_users.push_back(TakeEnd(&local, kPartsForUser));
   const bool runs_programs = programs.library != nullptr && (membership.one_host() || !membership.mpi.all.empty());
   const size_t main_bytes = runs_programs ? local.data_bytes / 2 / kCacheLine * kCacheLine : local.data_bytes;
   const data::SharedArea main = data::PartOf(local, 0, main_bytes);
@@ -253,25 +277,14 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
     backends->push_back(std::move(*runner));
   }
   SetParts parts;
-  for (size_t i = 0; i < users.size(); ++i) {
-    auto calls = std::make_shared<data::UserCalls>(
-        [doorbell = membership.doorbells[static_cast<size_t>(membership.local_rank)]]() mutable { doorbell.Ring(); });
-    SetComms comms;
-    if (i < membership.user_mpi.size()) comms = std::move(membership.user_mpi[i]);
-    auto host = data::MakeBackends(AreaOf(membership, of_users[i]), options,
-                                   MpiFor(membership, std::move(comms), of_users[i]));
-    if (!host.ok()) return host.status();
-    backends->push_back(data::MakeUserBackend(users[i], std::move(host->front()), calls, membership.rank,
-                                              membership.size().ranks, *kernels));
-    parts.user_calls.emplace(users[i].name, std::move(calls));
-  }
-  selector->AskBackends(SupportsOf(*backends));
+  parts.backends = std::move(*backends);
+  parts.kernels = *kernels;
+  HC_RETURN_IF_ERROR(AddUserBackends(users, of_users, options, &membership, &parts));
+  selector->AskBackends(SupportsOf(parts.backends));
   parts.config = ConfigFor(knobs, membership);
   parts.controller = std::make_unique<control::Controller>(ControllerFor(knobs, membership, std::move(*selector)));
   parts.agreement = control::MakeAgreement(AgreementFor(knobs, membership));
   parts.channel = ChannelFor(&membership);
-  parts.backends = std::move(*backends);
-  parts.kernels = *kernels;
   return parts;
 }
 

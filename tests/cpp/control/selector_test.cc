@@ -280,7 +280,7 @@ TEST(Selector, AfterAMistakeTheOldTableHolds) {
 
 TEST(Selector, ABackendMayLackElementTypes) {
   std::vector<BackendTraits> backends = Backends();
-  backends[1].dtypes = 1u << static_cast<int>(DType::kFloat32);
+  backends[1].reduced_dtypes = 1u << static_cast<int>(DType::kFloat32);
   const auto chosen = [&](const wire::Signature& signature) {
     return Chosen(Selector::Parse(backends, {2}, "allreduce=shm/oneshot").value(), signature);
   };
@@ -292,6 +292,32 @@ TEST(Selector, ABackendMayLackElementTypes) {
   wire::Signature named = Tensor("a", {4}, DType::kFloat64);
   named.backend = "shm";
   EXPECT_NE(chosen(named).find("backend 'shm' does not run allreduce of float64"), std::string::npos) << chosen(named);
+}
+
+TEST(Selector, ABackendMayMoveTypesThatItDoesNotReduce) {
+  std::vector<BackendTraits> backends = Backends();
+  backends[1].reduced_dtypes = 1u << static_cast<int>(DType::kFloat32);
+  wire::Signature rows = Tensor("a", {4}, DType::kFloat64);
+  rows.op = wire::Op::kAllgather;
+  EXPECT_EQ(Chosen(Selector::Parse(backends, {2}, "").value(), rows), "shm/0@1");
+  backends[1].moved_dtypes = backends[1].reduced_dtypes;
+  EXPECT_EQ(Chosen(Selector::Parse(backends, {2}, "").value(), rows), "mpi/0@2");
+}
+
+TEST(Selector, ARuleOfATableIsLeftOutWhereItsBackendCannotRunTheOperation) {
+  Selector selector = Selector::Parse(Backends(), {2}, "", "allreduce=mpi/ring").value();
+  const auto asks = [](const wire::Signature& signature, uint8_t backend, uint8_t algorithm) {
+    EXPECT_EQ(std::pair(backend, algorithm), std::pair(uint8_t{2}, uint8_t{1}));
+    return signature.reduce_op != wire::ReduceOp::kProduct;
+  };
+  selector.AskBackends(asks);
+  wire::Signature product = Tensor("a");
+  product.reduce_op = wire::ReduceOp::kProduct;
+  EXPECT_EQ(Chosen(selector, Tensor("a")), "mpi/1@2");
+  EXPECT_EQ(Chosen(selector, product), "shm/0@1");
+  Selector of_user = Selector::Parse(Backends(), {2}, "allreduce=mpi/ring").value();
+  of_user.AskBackends(asks);
+  EXPECT_EQ(Chosen(of_user, product), "mpi/1@2") << "a user's rule is an error where it cannot be followed";
 }
 
 TEST(Selector, ListsTheOperationsOfABackend) {
@@ -350,7 +376,10 @@ TEST(Selector, HashesAreEqualOnlyForEqualTables) {
   EXPECT_NE(hash({2}, "*=mpi", ""), hash({2}, "", "*=mpi")) << "logs show what has chosen";
   EXPECT_NE(hash({2}, "*,2hosts=mpi", ""), hash({2}, "*,3hosts=mpi", ""));
   others = Backends();
-  others[2].dtypes = 1;
+  others[2].reduced_dtypes = 1;
+  EXPECT_NE(Make(2, "").Hash(), Selector::Parse(others, {2}, "").value().Hash());
+  others = Backends();
+  others[2].moved_dtypes = 1;
   EXPECT_NE(Make(2, "").Hash(), Selector::Parse(others, {2}, "").value().Hash());
 }
 

@@ -1,8 +1,9 @@
 // Operations on rows by NCCL: allgather, alltoall, gather, scatter and reducescatter.
 //
 // The ranks first count the rows by way of the host (row_counting.h). Then an allgather or reducescatter of equal parts
-// is one call of NCCL; of unequal parts it is a broadcast or a reduce for each part. The others are messages between pairs of ranks, as in NCCL's own ncclAlltoAll, ncclGather and ncclScatter (2.28), which would need
-// the same number of rows everywhere. The result is in memory of horocache's: its size was not known to the caller.
+// is one call of NCCL; of unequal parts it is a broadcast or a reduce for each part. The others are messages between
+// pairs of ranks, as in NCCL's own ncclAlltoAll, ncclGather and ncclScatter (2.28), which would need the same number of
+// rows everywhere. The result is in memory of horocache's: its size was not known to the caller.
 
 #include <algorithm>
 #include <memory>

@@ -196,9 +196,10 @@ void UserTask::Scale(const std::byte* from, std::byte* to, int64_t count, const 
 
 bool UserTask::Pack(int64_t* budget) {
   const bool scales = !before_.none();
-  std::byte* const into = on_rows() ? (scales && call_->scratch != nullptr ? call_->scratch->data() : nullptr) : call_->output;
-  const bool in_place = !on_rows() && !scales && collective_.segments.size() == 1 &&
-                        collective_.segments[0].input == call_->output;
+  std::byte* const into =
+      on_rows() ? (scales && call_->scratch != nullptr ? call_->scratch->data() : nullptr) : call_->output;
+  const bool in_place =
+      !on_rows() && !scales && collective_.segments.size() == 1 && collective_.segments[0].input == call_->output;
   if (into == nullptr || in_place) copied_ = total_;
   while (copied_ < total_ && *budget > 0) {
     cursor_.Seek(copied_);
@@ -289,8 +290,9 @@ class UserBackend : public Backend {
   Status AwaitDevices() override {
     queue_.calls->Close();
     if (queue_.calls->AwaitIdle(NowNs() + kCancelNs)) return Status::Ok();
-    return {StatusCode::kAborted, "backend " + traits_.name + " has not returned on this rank, and may still write into "
-                                                              "its tensors, which are therefore never freed."};
+    return {StatusCode::kAborted, "backend " + traits_.name +
+                                      " has not returned on this rank, and may still write into "
+                                      "its tensors, which are therefore never freed."};
   }
 
  private:
