@@ -74,6 +74,7 @@ def _counts(ranks: int) -> list[list[int]]:
 def _every_operation(given: Given) -> None:
     ranks, rank, root = given.ranks, given.rank, given.ranks - 1
     for dtype in DTYPES:
+        reduces = not calls.unsupported(given.backend, "reducescatter", "Sum", dtype)
         for counts in _counts(ranks):
             for spare, offset in ((0, 0), (2, 0), (1, 1)):
                 total = sum(counts)
@@ -90,7 +91,7 @@ def _every_operation(given: Given) -> None:
                 given.expect(result, every if rank == root else [], f"gather {what}")
 
                 parts = [given.rows(9, count, dtype) for count in counts]  # of the root, for each rank
-                result = given.memory(counts[rank] + spare, dtype, offset)
+                result = given.memory(counts[rank], dtype, offset)  # scatter fills it
                 splits = counts if rank == root else None
                 whole = np.concatenate(parts) if rank == root else given.memory(0, dtype)
                 given.run_given("scatter", [whole], [result], root=root, splits=splits)
@@ -102,6 +103,8 @@ def _every_operation(given: Given) -> None:
                 given.run_given("alltoall", [np.concatenate(sent[rank])], [result], splits=counts)
                 given.expect(result, [sent[r][rank] for r in range(ranks)], f"alltoall {what}")
 
+                if not reduces:
+                    continue
                 folded = calls.reduced([np.concatenate(sent[r]) for r in range(ranks)], "Sum", dtype)
                 ends = np.cumsum(counts)
                 result = given.memory(counts[rank] + spare, dtype, offset)
@@ -194,6 +197,14 @@ def _too_small(given: Given) -> None:
     folded = calls.reduced([given.rows(r, ranks, "float32") for r in range(ranks)], "Sum", "float32")
     mine = folded[rank : rank + 1]
     given.expect(result, [] if rank == last else [mine], "reducescatter beside a rank without room")
+    # A scatter fills its place, as nothing else says what the rank expects.
+    whole = given.rows(9, 2 * ranks if rank == 0 else 0, "float32")
+    mine = given.rows(9, 2 * ranks, "float32")[2 * rank : 2 * rank + 2]
+    for room in (0, 1, 3):
+        result = given.memory(room if rank == last else 2, "float32")
+        words = f"rank {last} gives for it has {room * ROW * 4}; give it one of the same size"
+        _fails_on(given, last, words, "scatter", [whole], [result], root=0)
+        given.expect(result, [] if rank == last else [mine], f"scatter to a place of {room} rows on rank {last}")
 
 
 def _fails_on(given: Given, bad: int, words: str, op: str, *arguments: Any, **more: Any) -> None:
