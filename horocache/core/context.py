@@ -206,6 +206,7 @@ def metrics() -> Metrics:
 
     * ``operations``: of all backends; ``payload_bytes``: of their tensors.
     * ``bytes_copied``: copied into and out of buffers; ``bytes_folded``: of results, each store counted once.
+    * ``small_lane_operations``: fused operations that ran in a small lane of their backend (``small_lanes``).
     * ``bytes_into_views``: of gradients that were copied into bucket views.
     * ``fused_operations``: fused buffers that lanes executed; ``fused_size_log2.N``: those of more than 2^(N-1) and at
       most 2^N bytes.

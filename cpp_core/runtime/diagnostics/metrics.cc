@@ -31,6 +31,7 @@ std::map<std::string, uint64_t> Metrics::Snapshot() const {
       {"bytes_copied", bytes_copied.Get()},
       {"bytes_folded", bytes_folded.Get()},
       {"program_operations", program_operations.Get()},
+      {"small_lane_operations", small_lane_operations.Get()},
       {"bytes_into_views", bytes_into_views.Get()},
       {"messages_sent", messages_sent.Get()},
       {"messages_received", messages_received.Get()},

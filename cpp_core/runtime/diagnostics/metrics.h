@@ -48,7 +48,8 @@ struct Metrics {
   Counter rounds, slow_rounds, flushes, hits, misses, changed, evictions, growths, control_bytes, frames;
   // Data plane.
   Counter operations, payload_bytes, bytes_copied, bytes_folded, program_operations;
-  Counter bytes_into_views;  // bytes of gradients that a binding copied into bucket views
+  Counter small_lane_operations;  // fused operations that did not wait in the main lane of their backend
+  Counter bytes_into_views;       // bytes of gradients that a binding copied into bucket views
   // Messages that completed without an error.
   Counter messages_sent, messages_received, message_bytes_sent, message_bytes_received;
   // System calls of any thread of this rank.

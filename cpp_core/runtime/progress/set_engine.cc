@@ -22,14 +22,17 @@ SetEngine::SetEngine(SetParts parts, const SetContext& context)
       controller_(std::move(parts.controller)),
       agreement_(std::move(parts.agreement)),
       channel_(std::move(parts.channel)),
-      backends_(std::move(parts.backends)),
+      main_lanes_(parts.backends.size()),
+      backends_(AllBackends(&parts)),
       table_(context.table),
+      metrics_(context.metrics),
       logger_(context.logger),
       timeline_(context.timeline),
       on_stack_request_(context.on_stack_request),
       on_operation_abandoned_(context.on_operation_abandoned),
       on_end_(context.on_end),
       on_settings_(context.on_settings),
+      small_lanes_(config_.small_lane_bytes),
       inline_lane_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
                    context.metrics, context.faults, context.timeline) {
   late_.reserve(2 * config_.ranks.size());
@@ -41,6 +44,17 @@ SetEngine::SetEngine(SetParts parts, const SetContext& context)
     lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults,
                         context.timeline);
   }
+  for (size_t lane = main_lanes_; lane < backends_.size(); ++lane) {
+    const auto main = std::ranges::find_if(
+        backends_, [&](const auto& backend) { return backend->traits().name == backends_[lane]->traits().name; });
+    small_lanes_.Add(static_cast<size_t>(main - backends_.begin()), lane);
+  }
+}
+
+std::vector<std::unique_ptr<data::Backend>> SetEngine::AllBackends(SetParts* parts) {
+  std::vector<std::unique_ptr<data::Backend>> all = std::move(parts->backends);
+  for (auto& backend : parts->small_backends) all.push_back(std::move(backend));
+  return all;
 }
 
 bool SetEngine::Has(int world_rank) const {
@@ -139,9 +153,7 @@ bool SetEngine::HandOut() {
       RunInline();
       continue;
     }
-    // A join, which no backend runs, is behind the operations of the host.
-    const size_t backend = wire::TraitsOf(plan_.op).on_backends ? plan_.choice.backend : host_lane_;
-    lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
+    lanes_[LaneOfPlan()].Enqueue(&plan_);
   }
   if (!end_reason_.ok()) FailLanes();  // plans agreed on before the end cannot run any more
   // Logged before the failures are delivered: after that, the program logs them, too, and lines could be interleaved.
@@ -154,6 +166,14 @@ bool SetEngine::HandOut() {
   while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
   if (controller_->TakeStackRequest() && on_stack_request_) on_stack_request_(config_.process_set);
   return planned;
+}
+
+size_t SetEngine::LaneOfPlan() {
+  if (!wire::TraitsOf(plan_.op).on_backends) return host_lane_;  // a join, behind the operations of the host
+  const size_t main = std::min<size_t>(plan_.choice.backend, main_lanes_ - 1);
+  const size_t lane = small_lanes_.Next(main, plan_);
+  if (lane != main) metrics_->small_lane_operations.Add(1);
+  return lane;
 }
 
 void SetEngine::RunInline() {

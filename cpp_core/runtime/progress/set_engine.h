@@ -29,6 +29,7 @@
 #include "runtime/diagnostics/metrics.h"
 #include "runtime/progress/inline_lane.h"
 #include "runtime/progress/lane.h"
+#include "runtime/progress/small_lanes.h"
 #include "runtime/submission/operation_table.h"
 
 namespace horocache::data {
@@ -47,6 +48,7 @@ struct SetConfig {
   bool stall_check = true;
   int64_t stall_warn_ns = 0;
   int64_t stall_fail_ns = 0;
+  int64_t small_lane_bytes = 0;  // of the largest operation that runs in a small lane
 };
 
 // The parts of a set on a member rank.
@@ -56,6 +58,8 @@ struct SetParts {
   std::unique_ptr<control::Agreement> agreement;
   std::unique_ptr<net::RuntimeChannel> channel;
   std::vector<std::unique_ptr<data::Backend>> backends;
+  // Further objects of the same backends, for the small lanes; see Note [Small lanes] in small_lanes.h.
+  std::vector<std::unique_ptr<data::Backend>> small_backends;
   const data::KernelSet* kernels = nullptr;  // for inline allreduces, which use no backend
   NamedUserCalls user_calls;
 };
@@ -151,6 +155,9 @@ class SetEngine {
   void AddDataCounters(data::DataCounters* sum) const;
 
  private:
+  static std::vector<std::unique_ptr<data::Backend>> AllBackends(SetParts* parts);
+  // The index of the lane that runs plan_.
+  size_t LaneOfPlan();
   // Runs plan_, an inline allreduce.
   void RunInline();
   void FailOperation(uint64_t op, const Status& status);
@@ -167,8 +174,10 @@ class SetEngine {
   const std::unique_ptr<control::Controller> controller_;
   const std::unique_ptr<control::Agreement> agreement_;
   const std::unique_ptr<net::RuntimeChannel> channel_;
-  const std::vector<std::unique_ptr<data::Backend>> backends_;
+  const size_t main_lanes_;                                     // those of the selector's backends
+  const std::vector<std::unique_ptr<data::Backend>> backends_;  // one for each lane; the main lanes' come first
   OperationTable* const table_;
+  Metrics* const metrics_;
   const Logger* const logger_;
   observe::Timeline* const timeline_;
   const std::function<void(uint32_t)> on_stack_request_;
@@ -178,6 +187,7 @@ class SetEngine {
 
   std::vector<Lane> lanes_;
   size_t host_lane_ = 0;  // of the first backend that takes CPU tensors
+  SmallLanes small_lanes_;
   InlineLane inline_lane_;
   control::Plan plan_;
   bool waiting_ = false;

@@ -451,7 +451,8 @@ class SetConnector {
         job_(job),
         whole_(process_set == 0),
         limit_ns_(Nanoseconds(config.knobs.start_timeout, kNsPerS)),
-        tag_((kMostOfSet + kMostOfUser * static_cast<int>(config.users.size())) * static_cast<int>(process_set)) {}
+        tag_((kMostOfSet + kMostOfOther * static_cast<int>(config.knobs.small_lanes + std::ssize(config.users))) *
+             static_cast<int>(process_set)) {}
 
   // A communicator of all ranks of the set.
   Status Connect(const std::vector<int>& ranks, net::Communicator* out) {
@@ -471,8 +472,8 @@ class SetConnector {
   }
 
  private:
-  static constexpr int kMostOfSet = 18;  // tags; ConnectSome takes two
-  static constexpr int kMostOfUser = 4;  // for each backend of the program
+  static constexpr int kMostOfSet = 18;   // tags; ConnectSome takes two
+  static constexpr int kMostOfOther = 4;  // for each small lane and each backend of the program
 
   static Status Take(StatusOr<net::Communicator> made, net::Communicator* out) {
     if (made.ok()) *out = std::move(*made);
@@ -498,6 +499,7 @@ Status ConnectLeaders(const JobConfig& config, const Job& job, SetConnector* con
   net::Communicator between;
   HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &between));
   HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &membership->mpi.leaders));
+  for (SetComms& comms : membership->small_mpi) HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &comms.leaders));
   if (config.nccl) {
     HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &membership->nccl_mpi.leaders));
     HC_RETURN_IF_ERROR(connector->ConnectSome(leaders, &membership->nccl_leaders));
@@ -517,6 +519,8 @@ Status ConnectHosts(const JobConfig& config, const Job& job, SetMembership* memb
   SetConnector connector(config, job, membership->process_set);
   const std::vector<int>& ranks = membership->ranks;
   HC_RETURN_IF_ERROR(connector.Connect(ranks, &membership->mpi.all));
+  membership->small_mpi.resize(static_cast<size_t>(SmallLanesOf(config.knobs, ranks.size())));
+  for (SetComms& comms : membership->small_mpi) HC_RETURN_IF_ERROR(connector.Connect(ranks, &comms.all));
   if (membership->one_host()) return Status::Ok();
   if (config.nccl) HC_RETURN_IF_ERROR(connector.Connect(ranks, &membership->nccl_mpi.all));
   if (config.programs != nullptr) {

@@ -49,6 +49,7 @@ SetConfig ConfigFor(const Knobs& knobs, const SetMembership& membership) {
   out.stall_check = !knobs.stall_check_disable;
   out.stall_warn_ns = Nanoseconds(knobs.stall_check_time_seconds, kNsPerS);
   out.stall_fail_ns = Nanoseconds(knobs.stall_shutdown_time_seconds, kNsPerS);
+  out.small_lane_bytes = knobs.small_lane_bytes;
   return out;
 }
 
@@ -64,6 +65,8 @@ data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
 
 // A backend of the program gets one of this many equal parts of the shared memory, to count rows.
 constexpr size_t kPartsForUser = 16;
+// So does each small lane.
+constexpr size_t kPartsForSmall = 16;
 
 // Takes the last part of an area, of several equal ones, away from it.
 data::SharedArea TakeEnd(data::SharedArea* area, size_t parts) {
@@ -193,6 +196,20 @@ Status AddUserBackends(const UserBackends& users, const std::vector<data::Shared
   return Status::Ok();
 }
 
+// Each small lane has the backends of the host, in one of `areas`.
+Status AddSmallLanes(const std::vector<data::SharedArea>& areas, const data::BackendOptions& options,
+                     SetMembership* membership, SetParts* parts) {
+  for (size_t i = 0; i < areas.size(); ++i) {
+    SetComms comms;
+    if (i < membership->small_mpi.size()) comms = std::move(membership->small_mpi[i]);
+    auto backends =
+        data::MakeBackends(AreaOf(*membership, areas[i]), options, MpiFor(*membership, std::move(comms), areas[i]));
+    if (!backends.ok()) return backends.status();
+    for (auto& backend : *backends) parts->small_backends.push_back(std::move(backend));
+  }
+  return Status::Ok();
+}
+
 // The backends must outlive the function.
 control::Selector::Supports SupportsOf(const std::vector<std::unique_ptr<data::Backend>>& backends) {
   std::vector<const data::Backend*> known;
@@ -212,6 +229,10 @@ control::Selector::Supports SupportsOf(const std::vector<std::unique_ptr<data::B
 }
 
 }  // namespace
+
+int64_t SmallLanesOf(const Knobs& knobs, size_t ranks) {
+  return ranks > 1 && knobs.small_lane_bytes > 0 ? knobs.small_lanes : 0;
+}
 
 control::SetSize SetMembership::size() const {
   const int hosts = host_of.empty() ? 1 : *std::ranges::max_element(host_of) + 1;
@@ -258,7 +279,10 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
     for_nccl = HostForNccl(&membership, TakeEnd(&local, 4));
   }
   with_devices.devices = std::move(devices.devices);
-  std::vector<data::SharedArea> of_users;
+  std::vector<data::SharedArea> of_small, of_users;
+  for (int64_t i = 0; i < SmallLanesOf(knobs, membership.ranks.size()); ++i) {
+    of_small.push_back(TakeEnd(&local, kPartsForSmall));
+  }
   for (size_t i = 0; i < users.size(); ++i) of_users.push_back(TakeEnd(&local, kPartsForUser));
   const bool runs_programs = programs.library != nullptr && (membership.one_host() || !membership.mpi.all.empty());
   const size_t main_bytes = runs_programs ? local.data_bytes / 2 / kCacheLine * kCacheLine : local.data_bytes;
@@ -280,6 +304,7 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
   parts.backends = std::move(*backends);
   parts.kernels = *kernels;
   HC_RETURN_IF_ERROR(AddUserBackends(users, of_users, options, &membership, &parts));
+  HC_RETURN_IF_ERROR(AddSmallLanes(of_small, options, &membership, &parts));
   selector->AskBackends(SupportsOf(parts.backends));
   parts.config = ConfigFor(knobs, membership);
   parts.controller = std::make_unique<control::Controller>(ControllerFor(knobs, membership, std::move(*selector)));

@@ -50,6 +50,7 @@ struct SetMembership {
   net::Communicator nccl_leaders;             // of the leaders, for its operations in two levels; empty: none
   SetComms program_mpi;                       // for programs that run between hosts; empty: none
   net::Communicator program_links;            // of the set's ranks, for programs that run between hosts
+  std::vector<SetComms> small_mpi;            // for each small lane
   std::vector<SetComms> user_mpi;             // for each backend of the program, between hosts
   std::unique_ptr<net::Link> link;            // between the leaders of the hosts; null on other ranks and on one host
   const net::HostMonitor* host_monitor = nullptr;  // of the whole job; null on one host
@@ -72,6 +73,9 @@ struct SetDevices {
   std::shared_ptr<cuda::Devices> devices;  // the CUDA devices of this rank
   std::shared_ptr<const cuda::Nccl> nccl;  // null: none
 };
+
+// The number of small lanes of a set; see Note [Small lanes] in progress/small_lanes.h.
+int64_t SmallLanesOf(const Knobs& knobs, size_t ranks);
 
 // Makes the parts of a set. All ranks of the set pass equal settings and the same rules of a tuning table. The caller
 // owns the parts.
