@@ -145,6 +145,23 @@ TEST_P(FusionLimits, M14ATensorLargerThanBGoesAlone) {
   }
 }
 
+TEST_P(FusionLimits, PriorityOrdersWhatFillsSeveralOperations) {
+  TestJob job = Make(2 * kKib * 4);
+  for (int turn = 0; turn < 2; ++turn) {
+    std::vector<std::vector<OpId>> operations;
+    for (const auto& [name, priority] : {std::pair{"a", 1}, {"b", 4}, {"c", 3}, {"d", 5}, {"e", 2}}) {
+      wire::Signature one = Tensor(name, {kKib});
+      one.priority = priority;
+      operations.push_back(job.SubmitAll(one));  // all ranks have submitted all before one of them is stepped
+    }
+    job.RunFor(kT);
+    EXPECT_TRUE(AllDone(&job, operations));
+    std::vector<std::vector<std::string>> names;
+    for (const Plan& plan : TakePlans(&job)) names.push_back(NamesOf(plan));
+    EXPECT_EQ(names, (std::vector<std::vector<std::string>>{{"d", "b"}, {"c", "e"}, {"a"}}));
+  }
+}
+
 TEST_P(FusionLimits, M15TFlushesTheBuffersOfAllBackendsAtOnce) {
   TestJob job = Make(kB);
   for (int turn = 0; turn < 2; ++turn) {

@@ -9,7 +9,7 @@
 namespace horocache::runtime {
 namespace {
 
-// A plan of whole operations with one tensor of so many bytes each.
+// A plan of whole operations with one tensor each, of these bytes.
 control::Plan PlanOf(const std::vector<int64_t>& bytes, wire::Op op = wire::Op::kAllreduce) {
   control::Plan plan;
   plan.op = op;
