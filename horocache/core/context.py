@@ -44,6 +44,7 @@ class UserBackend(NamedTuple):
     operations: list[str]
     dtypes: list[str]
     reduced_dtypes: list[str]
+    missing: Callable[[], str | None]  # why it cannot run here; None: it can
 
 
 class ProcessState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,8 @@ from horocache.errors import HorocacheError, InvalidArgumentError, StartupError,
 
 if TYPE_CHECKING:
     from horocache.autotune.tuner import Tuner
+
+_logger = logging.getLogger("horocache.user_backends")
 
 
 def _tell_others(why: str) -> None:
@@ -161,7 +164,7 @@ def _make_runtime(
         programs = registry.install(folders, any_order=knobs["programs_any_order"][0] in ("1", "true"))
     tuning = _tuning_rules(arguments, knobs, job)
     make_tuner = _tuner_maker(arguments, knobs, job)
-    backends = [(name, *one[1:]) for name, one in state.user_backends.items()]
+    backends = _user_backends()
     if knobs["binding"][0] == "cffi":
         if backends:
             raise UnsupportedError(f"HOROCACHE_BINDING=cffi runs no backends of the program ({backends[0][0]}).")
@@ -175,6 +178,18 @@ def _make_runtime(
         runtime = cast(Runtime, made)
     tunes = make_tuner is not None and runtime.rank == 0 and runtime.size > 1
     return runtime, make_tuner(runtime, tuning) if make_tuner is not None and tunes else None
+
+
+def _user_backends() -> list[tuple[str, list[str], list[str], list[str]]]:
+    """The registered backends that can run here, as the runtime takes them; in one order on all ranks."""
+    found = []
+    for name, one in sorted(state.user_backends.items()):
+        reason = one.missing()
+        if reason is None:
+            found.append((name, one.operations, one.dtypes, one.reduced_dtypes))
+        else:
+            _logger.warning("backend %s is left out of this job: %s", name, reason)
+    return found
 
 
 def _tuner_maker(

@@ -8,6 +8,7 @@ from typing import Any
 from horocache.core import context
 from horocache.core.runtime_protocol import Runtime
 from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.user_backends import registered_backends, shipped_backends
 
 # The conditions under which a job has the backend.
 NEEDS = {
@@ -43,7 +44,8 @@ def names_in(runtime: Runtime) -> list[str]:
 def check_known(names: Sequence[str]) -> None:
     """Raise InvalidArgumentError if a name is that of no backend, before a job is started for it."""
     session = context.running()
-    known = [*NEEDS, *(() if session is None else (each for each in names_in(session.runtime) if each not in NEEDS))]
+    of_job = [] if session is None else names_in(session.runtime)
+    known = list(dict.fromkeys([*NEEDS, *shipped_backends(), *registered_backends(), *of_job]))
     for name in names:
         if name not in known:
             raise InvalidArgumentError(f"there is no backend {name!r}; known: {', '.join(known)}, and 'auto'.")
@@ -54,7 +56,21 @@ def check_present(runtime: Runtime, names: Sequence[str]) -> None:
     there = names_in(runtime)
     for name in names:
         if name not in there and name not in _OF_GROUPS:
-            raise UnsupportedError(
-                f"this job has no backend {name!r}: {NEEDS.get(name, 'it is not registered on all ranks')}. It has: "
-                f"{', '.join(there)}."
-            )
+            need = NEEDS.get(name) or _need_of_user_backend(name)
+            raise UnsupportedError(f"this job has no backend {name!r}: {need}. It has: {', '.join(there)}.")
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Raise UnsupportedError if a backend in Python that is to be started cannot run here."""
+    for name in names:
+        backend = context.state.user_backends.get(name)
+        reason = backend.missing() if backend is not None else None
+        if reason is not None:
+            raise UnsupportedError(f"there is no backend {name!r} here: {reason}.")
+
+
+def _need_of_user_backend(name: str) -> str:
+    return (
+        f"horocache runs already, and was started without it; call mcr_dl.init() first, or register_backend({name!r}) "
+        "before horocache.init()"
+    )

@@ -10,8 +10,9 @@ from horocache.core import context, lifecycle
 from horocache.core.process_set import ProcessSet
 from horocache.errors import InvalidArgumentError
 from horocache.mcr_dl import comms_log
-from horocache.mcr_dl.backends import check_known, check_present, listed, names_in
+from horocache.mcr_dl.backends import check_installed, check_known, check_present, listed, names_in
 from horocache.mcr_dl.session import AUTO, Group, Session, current, running, state
+from horocache.user_backends.registry import registered_for_start
 
 _lock = threading.RLock()  # held by the thread that begins or ends mcr_dl
 
@@ -29,7 +30,9 @@ def init(
 
     Args:
         backends: a list of names, in the order of preference; one name; or ``"auto"``, which is all backends that the
-            job has. ``shm`` and ``loopback`` may also be named if only some groups can use them.
+            job has. ``shm`` and ``loopback`` may also be named if only some groups can use them. The job has ``gloo`` if
+            it is named here when horocache starts. It has a backend that the program has written if
+            :func:`horocache.user_backends.register_backend` has registered it before.
         comm: as for :func:`horocache.init`.
         process_sets: as for :func:`horocache.init`.
         knobs: as for :func:`horocache.init`.
@@ -44,7 +47,10 @@ def init(
         if names is not None:
             check_known(names)
         owns = context.running() is None
-        lifecycle.init(comm, process_sets, **knobs)
+        with registered_for_start(names or ()):
+            if owns:
+                check_installed(names or ())
+            lifecycle.init(comm, process_sets, **knobs)
         try:
             _begin(names, owns)
         except BaseException:

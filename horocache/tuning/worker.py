@@ -22,6 +22,7 @@ from horocache.tuning.measure import Measurement, StuckError, backends_of_job
 from horocache.tuning.plan import UNIT_SECONDS, JobPlan, Unit
 from horocache.tuning.records import PLAN_FILE, RECORDS_FILE, Began, Facts, Failed, Measured, Writer
 from horocache.tuning.table import MAX_TEXT
+from horocache.user_backends.registry import registered_for_start
 
 _LAST_SECONDS = 30.0  # after the deadline, when a rank ends by itself even if the command is gone
 _MPI_TEXT_BYTES = 8192  # MPI_MAX_LIBRARY_VERSION_STRING of every MPI, or more
@@ -31,7 +32,8 @@ def main(folder: Path) -> int:
     """Run one rank and return its exit code."""
     plan = msgspec.json.decode((folder / PLAN_FILE).read_bytes(), type=JobPlan)
     faulthandler.dump_traceback_later(max(1.0, plan.deadline - time.monotonic()) + _LAST_SECONDS, exit=True)
-    hc.init()
+    with registered_for_start(name.partition("/")[0] for name in plan.backends):
+        hc.init()
     writer = Writer(folder / RECORDS_FILE) if hc.rank() == 0 else None
     try:
         _check_world(plan)

@@ -9,6 +9,19 @@ by ``backend="NAME"``, by ``HOROCACHE_SELECT`` and by tuning tables.
 from __future__ import annotations
 
 from horocache.user_backends.backend import Backend, Call, Group
-from horocache.user_backends.registry import register_backend, registered_backends, unregister_backend
+from horocache.user_backends.registry import (
+    register_backend,
+    registered_backends,
+    shipped_backends,
+    unregister_backend,
+)
 
-__all__ = ["Backend", "Call", "Group", "register_backend", "registered_backends", "unregister_backend"]
+__all__ = [
+    "Backend",
+    "Call",
+    "Group",
+    "register_backend",
+    "registered_backends",
+    "shipped_backends",
+    "unregister_backend",
+]

@@ -121,6 +121,15 @@ class Backend:
     def __init__(self, group: Group) -> None:
         self.group = group
 
+    @classmethod
+    def missing(cls) -> str | None:
+        """Return why the backend cannot run in this process, such as ``"torch is not installed"``; None: it can.
+
+        ``init`` asks this, on every rank; a job does without a backend that is missing on all ranks, and does not start
+        if only some ranks have it.
+        """
+        return None
+
     def start(self, call: Call) -> Any:
         """Begin an operation; returns an object for :meth:`test`."""
         raise NotImplementedError(f"{type(self).__name__} defines no start().")

@@ -35,15 +35,24 @@ class Gloo(Backend):
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        try:
-            import torch  # noqa: PLC0415  (horocache works without torch)
-            import torch.distributed as dist  # noqa: PLC0415
-        except ImportError:
-            raise UnsupportedError("the backend gloo comes with torch, which is not installed.") from None
-        if not dist.is_gloo_available():
-            raise UnsupportedError("this torch has no gloo.")
+        if (reason := self.missing()) is not None:
+            raise UnsupportedError(f"backend gloo cannot run: {reason}.")
+        import torch  # noqa: PLC0415  (horocache works without torch)
+        import torch.distributed as dist  # noqa: PLC0415
+
         self._torch, self._dist = torch, dist
         self._group = self._connect()
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Return why this process has no gloo, or None."""
+        try:
+            import torch.distributed as dist  # noqa: PLC0415  (horocache works without torch)
+        except ImportError as error:
+            return f"gloo comes with torch, which cannot be imported ({error})"
+        if not dist.is_available() or not dist.is_gloo_available():
+            return "this torch was built without gloo"
+        return None
 
     def _connect(self) -> Any:
         """Connect the ranks: rank 0 has a store, of which the others learn by horocache."""
@@ -72,20 +81,11 @@ class Gloo(Backend):
 
     def test(self, work: Any) -> bool:
         """Wait for a moment; return True once all parts of the operation have ended."""
-        return all(self._has_ended(part) for part in work)
+        return all(has_ended(part) for part in work)
 
     def close(self) -> None:
         """Drop the connections."""
         self._group = None
-
-    def _has_ended(self, part: Any) -> bool:
-        try:
-            part.wait(_SLICE)
-        except RuntimeError:  # the operation's own error, or the end of the slice
-            if part.is_completed():
-                raise
-            return False
-        return True
 
     # ---- operations
 
@@ -165,6 +165,17 @@ class Gloo(Backend):
         return [work]
 
     _gather = _scatter = _alltoall
+
+
+def has_ended(part: Any) -> bool:
+    """Wait a slice for a work; return True if it has ended. Raises the operation's own error."""
+    try:
+        part.wait(_SLICE)
+    except RuntimeError:  # the operation's own error, or the end of the slice
+        if not part.is_completed():
+            return False
+        part.wait(_LIMIT)  # does not wait; raises the operation's own error, if it has one
+    return True
 
 
 class _Part:

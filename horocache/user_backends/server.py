@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horocache.collectives.object_collectives import allgather_object
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _SLICE_S = 0.2  # how long a thread waits before it looks whether the session has ended
 _PATIENCE_S = 2.0  # for the threads at the end of a session
+_GRACE_S = 0.5  # between an exception in a backend and its report to the other ranks
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3  # between two tests of an operation
 _SPINS = 50  # tests before the first nap
 
@@ -32,14 +34,18 @@ class Servers:
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
+        self._over = threading.Event()  # set when the session has ended
 
     def started(self, session: Session) -> None:
         """Start the thread that learns of new process sets."""
-        if context.state.user_backends:
-            self._start(self._serve, session, name="hc-user-backends")
+        makers = {name: one.made_by for name, one in context.state.user_backends.items()}
+        if makers:
+            self._over = threading.Event()
+            self._start(self._serve, session, makers, self._over, name="hc-user-backends")
 
     def ended(self, running: bool) -> None:
         """Wait a moment for the threads, whose calls are closed."""
+        self._over.set()
         end = time.monotonic() + _PATIENCE_S
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -55,7 +61,7 @@ class Servers:
         self._threads.append(thread)
         thread.start()
 
-    def _serve(self, session: Session) -> None:
+    def _serve(self, session: Session, makers: dict[str, Callable[[Group], Any]], over: threading.Event) -> None:
         while True:
             try:
                 came = session.runtime.take_user_calls(_SLICE_S)
@@ -63,11 +69,21 @@ class Servers:
                 return
             if came is not None:
                 number, name, calls = came
-                self._start(_run_all, session, number, name, calls, name=f"hc-{name}-{number}")
+                make = partial(_make, session, number, name, makers[name])
+                self._start(_run_all, make, calls, over, name=f"hc-{name}-{number}")
 
 
-def _run_all(session: Session, number: int, name: str, calls: UserCalls) -> None:
-    """Run a backend's operations in one process set, until the set ends."""
+def _make(session: Session, number: int, name: str, maker: Callable[[Group], Any]) -> Any:
+    """Make the backend's object for a process set."""
+    return maker(_group(session, number, name))
+
+
+def _run_all(make: Callable[[], Any], calls: UserCalls, over: threading.Event) -> None:
+    """Run a backend's operations in one process set, until the set ends.
+
+    After an exception the backend stays open until the session has ended on this rank. The code of other ranks would
+    fail on its closed connections, and might report that before their daemons learn of this failure.
+    """
     backend: Any = None
     try:
         while not calls.closed:
@@ -75,13 +91,26 @@ def _run_all(session: Session, number: int, name: str, calls: UserCalls) -> None
             if call is None:
                 continue
             if backend is None:
-                backend = context.state.user_backends[name].made_by(_group(session, number, name))
+                backend = make()
             _run(backend, Call(call, lambda: calls.closed))
             calls.finish()
     except BaseException as error:  # of any kind: the job must not wait for this rank
+        _await_closed(calls, _GRACE_S)
         calls.finish(f"{type(error).__name__}: {error}")
+        over.wait()
     if backend is not None:
         backend.close()
+
+
+def _await_closed(calls: UserCalls, seconds: float) -> None:
+    """Wait until the process set has ended, at most so long.
+
+    An exception may follow from the loss of another rank: its connections end, and the backend's code notices first.
+    The daemon then ends the set soon, with an error that names the rank.
+    """
+    end = time.monotonic() + seconds
+    while not calls.closed and time.monotonic() < end:
+        time.sleep(_LONGEST_NAP_S)
 
 
 def _run(backend: Backend, call: Call) -> None:

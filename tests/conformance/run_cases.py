@@ -44,9 +44,7 @@ def register(backend: str | None) -> None:
 
         register_backend("star", Star)
     elif backend == "gloo":
-        from horocache.user_backends.gloo import Gloo
-
-        register_backend("gloo", Gloo)
+        register_backend("gloo")
 
 
 def main() -> int:
