@@ -36,6 +36,7 @@ API_MODULES = (
     "horocache.jax",
     "horocache.lang",
     "horocache.mcr_dl",
+    "horocache.user_backends",
 )
 os.environ["KERAS_BACKEND"] = "tensorflow"  # signatures must not depend on the caller's environment
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

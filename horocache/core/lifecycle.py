@@ -108,9 +108,14 @@ def _start(arguments: dict[str, str], sets: list[ProcessSet], job: mpi.Job) -> N
 
 
 def _start_timeout(arguments: dict[str, str]) -> float:
+    return float(_parse_knobs(arguments)["start_timeout"][0])
+
+
+def _parse_knobs(arguments: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the knobs but ``select``, whose rules the runtime checks: it knows the backends of the program."""
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
-    return float(_core.parse_knobs(arguments)["start_timeout"][0])
+    return _core.parse_knobs({**arguments, "select": ""})
 
 
 def _check_not_of_a_rank() -> str | None:
@@ -152,7 +157,7 @@ def _make_runtime(
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
     epoch = state.epochs[tuple(job.ranks)]
-    knobs = _core.parse_knobs(arguments)
+    knobs = _parse_knobs(arguments)
     if knobs["library_path"][1] == "default":
         arguments = {**arguments, "library_path": library_path.library_path()}
     if knobs["flight_record"][1] == "default":

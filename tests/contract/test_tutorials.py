@@ -1,4 +1,4 @@
-"""Every script of the tutorials runs through the launcher without changes, and prints the output on its page.
+"""Every script of the tutorials, and of PAGES, runs through the launcher unchanged and prints the output on its page.
 
 A block that starts with ```python np=N runs with N ranks; `env=NAME=value` sets a variable, and `with=OPTION` is an
 option of the launcher. The block ```text output after it holds the output, in any order. A script with `needs=MODULE`
@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [*sorted(DOCS.glob("tutorials/*.md")), DOCS / "explanation" / "user_backends.md"]
 FENCE = re.compile(r"^```(\w[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -46,7 +47,7 @@ class Script:
 def scripts() -> list[Script]:
     """All scripts of all pages; each Python block must be followed by its output."""
     found = []
-    for page in sorted(TUTORIALS.glob("*.md")):
+    for page in PAGES:
         text = page.read_text(encoding="utf-8")
         blocks = list(FENCE.finditer(text))
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
