@@ -30,8 +30,8 @@ def init(
 
     Args:
         backends: a list of names, in the order of preference; one name; or ``"auto"``, which is all backends that the
-            job has. ``shm`` and ``loopback`` may also be named if only some groups can use them. The job has ``gloo`` if
-            it is named here when horocache starts. It has a backend that the program has written if
+            job has. ``shm`` and ``loopback`` may also be named if only some groups can use them. The job has ``gloo``
+            if it is named here when horocache starts. It has a backend that the program has written if
             :func:`horocache.user_backends.register_backend` has registered it before.
         comm: as for :func:`horocache.init`.
         process_sets: as for :func:`horocache.init`.

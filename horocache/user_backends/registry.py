@@ -95,7 +95,8 @@ def registered_backends() -> list[str]:
 def _shipped_class(name: str) -> type[Backend]:
     if name not in _SHIPPED:
         raise InvalidArgumentError(
-            f"horocache has no class for backend {name!r}, only for: {', '.join(_SHIPPED)}; give register_backend() one."
+            f"horocache has no class for backend {name!r}, only for: {', '.join(_SHIPPED)}; give register_backend() a "
+            "class."
         )
     module, attribute = _SHIPPED[name]
     found: type[Backend] = getattr(importlib.import_module(module), attribute)

@@ -340,10 +340,11 @@ def test_each_process_set_has_an_object_of_its_own():
     rank = hc.rank()
     sets = [hc.add_process_set(ranks) for ranks in ([0, 1], [1, 2, 3], [0, 3])]
     for step in range(3):
+        how = {"op": hc.Sum, "backend": "own"}
+        mine = [each for each in sets if each.included()]
         handles = [
-            (hc.allreduce_async(ONES * rank, op=hc.Sum, process_set=each, backend="own", name=f"{step}.{each.ranks}"), each)
-            for each in sets
-            if each.included()
+            (hc.allreduce_async(ONES * rank, process_set=each, name=f"{step}.{each.ranks}", **how), each)
+            for each in mine
         ]
         assert total("own", name=f"{step}.all") == 4
         for handle, each in handles:

@@ -56,7 +56,7 @@ def test_m1_a_program_may_register_gloo_itself_and_then_has_it_in_every_job():
         assert mcr_dl.get_backends() == ["shm", "gloo"] and total_of("gloo") == 2
         mcr_dl.finalize("gloo")
         assert mcr_dl.get_backends() == ["shm"]
-        with pytest.raises(hc.InvalidArgumentError, match="'gloo' was not given to mcr_dl.init"):
+        with pytest.raises(hc.InvalidArgumentError, match="'gloo' was not given to"):
             total_of("gloo")
         mcr_dl.finalize()
     hc.init()
@@ -70,7 +70,7 @@ def test_m1_a_program_may_register_gloo_itself_and_then_has_it_in_every_job():
 
 @on_ranks(2)
 def test_m1_gloo_in_a_job_that_was_started_without_it_is_an_error_that_says_how_to_have_it():
-    with pytest.raises(hc.UnsupportedError, match=r"no backend 'gloo': horocache runs already, .* mcr_dl.init\(\) first"):
+    with pytest.raises(hc.UnsupportedError, match=r"no backend 'gloo': horocache runs already.* mcr_dl.init"):
         mcr_dl.init(["shm", "gloo"])
     assert not mcr_dl.is_initialized() and registered_backends() == []
     with pytest.raises(hc.InvalidArgumentError, match="'gloo' comes too late"):
