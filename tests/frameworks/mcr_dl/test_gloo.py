@@ -121,7 +121,7 @@ def test_m7_ranks_post_operations_of_gloo_and_shared_memory_in_different_orders(
     mcr_dl.init(["gloo", "shm"])
     rank, size = mcr_dl.get_rank(), mcr_dl.get_size()
     own, total = random.Random(rank), float(sum(range(size)))
-    for step in range(1000 if size == 2 else 300):
+    for step in range(1000):
         tensors = {"gloo": np.full(3, float(rank)), "shm": np.full(3, float(rank + step))}
         ways = own.sample(sorted(tensors), 2)
         handles = [mcr_dl.all_reduce(way, tensors[way], async_op=True) for way in ways]
@@ -134,7 +134,7 @@ def test_m7_ranks_post_operations_of_gloo_and_shared_memory_in_different_orders(
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_m8_random_schedules_of_gloo_and_shared_memory(ranks):
-    run_ranks(schedules.run, ranks, args=(["gloo", "shm"], ["gloo", "shm", "auto"], 60), timeout=110)
+    run_ranks(schedules.run, ranks, args=(["gloo", "shm"], ["gloo", "shm", "auto"], 200), timeout=110)
 
 
 def hide_torch():
