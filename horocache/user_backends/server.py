@@ -22,6 +22,7 @@ _SLICE_S = 0.2  # how long a thread waits before it looks whether the session ha
 _PATIENCE_S = 2.0  # for the threads at the end of a session
 _GRACE_S = 0.5  # between an exception in a backend and its report to the other ranks
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3  # between two tests of an operation
+_CORE = ("shm", "mpi", "loopback")  # the core's backends for tensors in the host's memory
 _SPINS = 50  # tests before the first nap
 
 
@@ -130,9 +131,15 @@ def _run(backend: Backend, call: Call) -> None:
 
 def _group(session: Session, number: int, name: str) -> Group:
     made: ProcessSet = session.process_sets[number] if number else global_process_set
+    # Named, because a rule or a table may send allgathers to the backend that is being made, which cannot run them yet.
+    carriers = [
+        other for other, _, operations in session.runtime.backends(number) if other in _CORE and "allgather" in operations
+    ]
 
     def exchange(value: Any) -> list[Any]:
-        found: list[Any] = allgather_object(value, name=f"user_backends.{name}.{number}", process_set=made)
+        found: list[Any] = allgather_object(
+            value, name=f"user_backends.{name}.{number}", process_set=made, backend="|".join(carriers)
+        )
         return found
 
     return Group(number, made.ranks, made.rank(), session.runtime.cross_size, exchange)

@@ -357,6 +357,17 @@ def test_each_process_set_has_an_object_of_its_own():
 
 
 @on_ranks(3, init=False)
+def test_a_rule_may_send_everything_to_the_backend_also_the_operation_by_which_its_ranks_meet():
+    start_with(Star, select=";".join(f"{op}=own" for op in ("allreduce", "allgather", "broadcast")), inline_max=0)
+    assert hc.allreduce(ONES, op=hc.Sum)[0] == 3
+    assert hc.allgather(np.full(1, hc.rank())).tolist() == [0, 1, 2]
+    assert hc.allgather_object(hc.rank()) == [0, 1, 2]
+    some = hc.add_process_set([0, 2])
+    if some.included():
+        assert hc.allgather(np.full(1, hc.rank()), process_set=some).tolist() == [0, 2]
+
+
+@on_ranks(3, init=False)
 def test_shutdown_while_a_backend_runs_fails_the_operation_and_the_next_job_works():
     Wrong.where, Wrong.what = "start", "hang until cancelled"
     start_with(Wrong)
