@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _SLICE_S = 0.2  # how long a thread waits before it looks whether the session has ended
 _PATIENCE_S = 2.0  # for the threads at the end of a session
-_GRACE_S = 0.5  # between an exception in a backend and its report to the other ranks
+# Between an exception in a backend and its report to the other ranks. The core lets the operations of a job that another
+# rank has aborted go on for 1 s.
+_GRACE_S = 1.5
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3  # between two tests of an operation
 _CORE = ("shm", "mpi", "loopback")  # the core's backends for tensors in the host's memory
 _SPINS = 50  # tests before the first nap
@@ -106,8 +108,8 @@ def _run_all(make: Callable[[], Any], calls: UserCalls, over: threading.Event) -
 def _await_closed(calls: UserCalls, seconds: float) -> None:
     """Wait until the process set has ended, at most so long.
 
-    An exception may follow from the loss of another rank: its connections end, and the backend's code notices first.
-    The daemon then ends the set soon, with an error that names the rank.
+    An exception may follow from the loss or failure of another rank: its connections end, and the backend's code
+    notices first. The daemon then ends the set soon, with an error that names that rank.
     """
     end = time.monotonic() + seconds
     while not calls.closed and time.monotonic() < end:
