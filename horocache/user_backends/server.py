@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _SLICE_S = 0.2  # how long a thread waits before it looks whether the session has ended
 _PATIENCE_S = 2.0  # for the threads at the end of a session
-# Between an exception in a backend and its report to the other ranks. The core lets the operations of a job that another
-# rank has aborted go on for 1 s.
+# Between an exception in a backend and its report to the other ranks. The core lets the operations of a job that
+# another rank has aborted go on for 1 s.
 _GRACE_S = 1.5
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3  # between two tests of an operation
 _CORE = ("shm", "mpi", "loopback")  # the core's backends for tensors in the host's memory
@@ -135,7 +135,9 @@ def _group(session: Session, number: int, name: str) -> Group:
     made: ProcessSet = session.process_sets[number] if number else global_process_set
     # Named, because a rule or a table may send allgathers to the backend that is being made, which cannot run them yet.
     carriers = [
-        other for other, _, operations in session.runtime.backends(number) if other in _CORE and "allgather" in operations
+        other
+        for other, _, operations in session.runtime.backends(number)
+        if other in _CORE and "allgather" in operations
     ]
 
     def exchange(value: Any) -> list[Any]:

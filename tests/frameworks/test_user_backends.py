@@ -206,7 +206,11 @@ class Wrong(Star):
         self.maybe("close")
 
     def maybe(self, where):
-        if os.environ["HOROCACHE_RANK"] != "1" or where != self.where or (where in ("start", "test") and self.number < 2):
+        if (
+            os.environ["HOROCACHE_RANK"] != "1"
+            or where != self.where
+            or (where in ("start", "test") and self.number < 2)
+        ):
             return None
         if self.what == "raise":
             raise ValueError(f"the code of {where} is wrong")

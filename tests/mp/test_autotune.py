@@ -43,7 +43,7 @@ def test_a_tuned_training_has_the_same_result_and_equal_groups_on_all_ranks(laun
 def test_the_result_is_said_saved_and_given_back(launcher):
     saved = launcher.scratch / "best.json"
     flags = [*TUNED, f"--autotune-save={saved}"]
-    finished = launcher.worker(3, "tuned_training.py", "600", "-1", flags=flags)
+    finished = launcher.worker(3, "tuned_training.py", "tuned", "-1", flags=flags)
     assert len({str(rank["groups"]) for rank in done(finished)}) == 1
     assert re.search(r"autotune: .*settings.*fusion_threshold=.*tuning took \d+ steps and", finished.stderr)
     kept = json.loads(saved.read_text())
@@ -57,14 +57,15 @@ def test_the_result_is_said_saved_and_given_back(launcher):
 def test_settings_of_the_user_are_not_tuned(launcher):
     log = launcher.scratch / "log.csv"
     flags = [*TUNED, f"--autotune-log-file={log}", "--fusion-threshold=1000", "--cycle-time-ms=2"]
-    done(launcher.worker(3, "tuned_training.py", STEPS, "-1", flags=flags))
+    done(launcher.worker(3, "tuned_training.py", "tuned", "-1", flags=flags))
     assert next(csv.reader(log.open())) == ["sample", "score", "step_ms", "cache", "num_groups"]
 
 
 def test_a_job_that_ends_while_it_is_tuned_says_so_and_keeps_the_log(launcher):
     log = launcher.scratch / "log.csv"
     flags = ["--autotune", "--autotune-warmup-samples=1", "--autotune-steps-per-sample=2", f"--autotune-log-file={log}"]
-    finished = launcher.worker(3, "tuned_training.py", "60", "-1", flags=flags)
+    # 22 samples take at least 44 steps; rank 0 sleeps in these, so that some samples are done.
+    finished = launcher.worker(3, "tuned_training.py", "40", "0", flags=flags)
     done(finished)
     assert re.search(r"the job ended after \d+ of 22 samples", finished.stderr), finished.report()
     assert log.read_text().startswith("sample,score")

@@ -112,7 +112,7 @@ class OnlyFloats(Star):
 
 
 def with_two_backends(run):
-    """Run on a job that also has a backend in Python, and return the log: operation, backend, and what has chosen it."""
+    """Run on a job that also has a backend in Python; return the log: operation, backend, what has chosen it."""
     import horocache as hc
     from horocache.core import context
     from horocache.user_backends import register_backend

@@ -24,8 +24,7 @@ def reduce_all(tensors):
         count = tensors[name][1]
         np.testing.assert_array_equal(x, size * (count % 7) + size * (size - 1) // 2, name)
     records = {record.name.removeprefix("mcr_dl."): record for record in mcr_dl.log_records()}
-    assert sorted(records) == sorted(tensors)
-    return records
+    return {name: records[name] for name in tensors}
 
 
 @on_ranks(2, init=False)
