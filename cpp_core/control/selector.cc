@@ -132,8 +132,9 @@ bool Allows(std::string_view named, std::string_view backend) {
 }
 
 StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, SetSize size, std::string_view rules,
-                                   std::string_view table, std::string note) {
+                                   std::string_view table, std::string note, bool open) {
   Selector selector;
+  selector.open_ = open;
   selector.note_ = std::move(note);
   selector.backends_ = std::move(backends);
   selector.size_ = size;
@@ -155,13 +156,22 @@ Status Selector::AddRules(std::string_view rules, wire::ChosenBy kind, std::vect
     const std::string_view rule = Trim(part);
     if (rule.empty()) continue;
     StatusOr<Rule> parsed = ParseRule(rule);
-    const bool is_missing = kind == wire::ChosenBy::kTable && parsed.status().code() == StatusCode::kUnsupported;
+    const bool may_miss = kind == wire::ChosenBy::kTable || MayBeElsewhere(rule);
+    const bool is_missing = may_miss && parsed.status().code() == StatusCode::kUnsupported;
     if (is_missing) continue;
     if (!parsed.ok()) return BadRule(rule, kind, parsed.status().message());
     parsed->kind = kind;
     out->push_back(*parsed);
   }
   return Status::Ok();
+}
+
+// A name that resembles one of a backend here is taken for a typing error.
+bool Selector::MayBeElsewhere(std::string_view rule) const {
+  const std::string_view target = rule.substr(std::min(rule.find('='), rule.size() - 1) + 1);
+  const std::string_view name = Trim(target.substr(0, target.find('/')));
+  const bool is_here = std::ranges::find(backends_, name, &BackendTraits::name) != backends_.end();
+  return open_ && !name.empty() && !is_here && Nearest(name, BackendNames(backends_)).empty();
 }
 
 Status Selector::ParseTerm(std::string_view term, Rule* parsed) {

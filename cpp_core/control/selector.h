@@ -56,9 +56,9 @@ class Selector {
  public:
   Selector() = default;
   // `rules` are the user's and those of programs, `table` those of a tuning table. `note` is appended to the error for
-  // an unknown backend.
+  // an unknown backend. `open`: there may be other backends; rules for these are left out.
   static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, SetSize size, std::string_view rules,
-                                  std::string_view table = {}, std::string note = {});
+                                  std::string_view table = {}, std::string note = {}, bool open = false);
 
   // Chooses the backend that the signature names, as backend[/algorithm]. The signature may name several, separated by
   // `|`: the candidates are these, or all if it names none, as far as they can run the operation. The first rule that
@@ -96,6 +96,7 @@ class Selector {
   static Status ParseCondition(std::string_view text, Rule* parsed);
   static Status ParseTerm(std::string_view term, Rule* parsed);
   StatusOr<Rule> ParseRule(std::string_view rule) const;
+  bool MayBeElsewhere(std::string_view rule) const;
   Status AddRules(std::string_view rules, wire::ChosenBy kind, std::vector<Rule>* out) const;
   // The targets that the signature names, in its order; the error text goes to *wrong.
   std::vector<Target> Asked(const wire::Signature& signature, std::string* wrong) const;
@@ -111,6 +112,7 @@ class Selector {
   std::vector<Rule> rules_;  // those of a table last
   Supports supports_;        // null: all that the traits allow
   std::string note_;
+  bool open_ = false;
   SetSize size_;
 };
 

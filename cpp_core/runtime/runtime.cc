@@ -106,7 +106,7 @@ Status CheckRows(const Operation& operation) {
 
 }  // namespace
 
-Status CheckKnobs(const Knobs& knobs, const program::Library* programs, const UserBackends& users,
+Status CheckKnobs(const Knobs& knobs, const program::Library* programs, const UserBackends* users,
                   const std::string& tuning) {
   if (tuning.size() > net::kMaxAnnouncement) {
     return InvalidArgumentError("the rules of the tuning table take " + std::to_string(tuning.size()) +
@@ -152,7 +152,7 @@ Status Runtime::CheckPrograms() const {
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
   // Before this rank contacts others.
-  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get(), config.user_backends, config.tuning));
+  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get(), &config.user_backends, config.tuning));
   bool interrupted = false;
   const auto check = [&]() -> Status {
     interrupted = interrupted || (go_on && !go_on());

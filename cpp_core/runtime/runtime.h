@@ -71,8 +71,9 @@ struct RuntimeConfig {
 // timelines of all ranks.
 std::string TimelinePath(const std::string& path, int rank);
 
-// Returns kInvalidArgument for errors that Knobs::Parse cannot detect, in selector rules, faults and kernels.
-Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr, const UserBackends& users = {},
+// Returns kInvalidArgument for errors that Knobs::Parse cannot detect, in selector rules, faults and kernels. `users`
+// null: see SelectorFor.
+Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr, const UserBackends* users = nullptr,
                   const std::string& tuning = {});
 
 class Runtime {

@@ -23,7 +23,7 @@ _OF_GROUPS = ("loopback", "shm")
 
 
 def listed(backends: Any) -> list[str]:
-    """Return the names of a list of backends, or of one; their algorithms are left out.
+    """Return the names of a list of backends, or of one.
 
     Raises:
         InvalidArgumentError: it is not a name or a list of names, is empty, or has a name twice.

@@ -14,11 +14,12 @@ from horocache.collectives.numpy import collectives
 from horocache.errors import StallError
 from horocache.mcr_dl.calls import Backend, Call, backend_first, route_of, start
 from horocache.mcr_dl.parts import store_nothing
-from horocache.mcr_dl.session import AUTO, Group, Session, current
+from horocache.mcr_dl.session import AUTO, Group, Session, current, state
 from horocache.mcr_dl.work import Work, seconds_of
 
 _TAG = 2**31 - 1  # of the messages of monitored_barrier
 _GRACE_S = 0.5  # seconds that a rank waits for the leader's verdict longer than the leader waits for the others
+_HEAD = 3  # integers of a message before the missing ranks
 
 
 @backend_first
@@ -81,22 +82,23 @@ def monitored_barrier(
     if missing:
         ranks = ", ".join(map(str, missing))
         at_least = "" if wait_all_ranks or chosen.size() == 2 else " at least"
-        raise StallError(
-            f"monitored_barrier of ranks {chosen.ranks}:{at_least} rank(s) {ranks} did not come within {limit_s:g} s."
-        )
+        within = "in the time limit of another rank" if limit_s is None else f"within {limit_s:g} s"
+        raise StallError(f"monitored_barrier of ranks {chosen.ranks}:{at_least} rank(s) {ranks} did not come {within}.")
 
 
 class _Mailbox:
     """The messages of one group's monitored barriers.
 
-    A message is a vector of integers: the number of the barrier, then the missing ranks. A receive that has timed out
-    stays posted. A message of an earlier barrier, which it may get later, is dropped.
+    A message is a vector of integers: the number of the session, that of the barrier in the session, and the missing
+    ranks. A receive that has timed out stays posted. A message of an earlier barrier, which it may get later, is
+    dropped.
 
-    Role: kept with the group; one thread at a time.
+    Role: kept with the daemon's session; one thread at a time.
     """
 
     def __init__(self, group: Group) -> None:
-        self.number = 0  # of the last barrier
+        self.session = 0  # the number of the session of mcr_dl
+        self.number = 0  # of its last barrier
         self._group = group
         self._posted: dict[int, tuple[Handle, Any]] = {}  # by sender: the receive that waits, and its vector
 
@@ -131,9 +133,8 @@ class _Mailbox:
         return [leader] if missing is None else missing
 
     def _send(self, rank: int, missing: list[int]) -> None:
-        size = self._group.size() + 2
-        values = np.full(size, -1, np.int64)
-        values[: 2 + len(missing)] = [self.number, len(missing), *missing]
+        values = np.full(self._group.size() + _HEAD, -1, np.int64)
+        values[: _HEAD + len(missing)] = [self.session, self.number, len(missing), *missing]
         collectives.isend(values, rank, _TAG, process_set=self._group.process_set).wait()  # small, so it is buffered
 
     def _receive(self, rank: int, end: float | None) -> list[int] | None:
@@ -148,15 +149,17 @@ class _Mailbox:
             except BaseException:
                 self._posted.pop(rank, None)
                 raise
-            if values[0] == self.number:
-                return [int(each) for each in values[2 : 2 + values[1]]]
+            if (values[0], values[1]) == (self.session, self.number):
+                return [int(each) for each in values[_HEAD : _HEAD + values[2]]]
 
     def _post(self, rank: int) -> tuple[Handle, Any]:
-        values = np.empty(self._group.size() + 2, np.int64)
+        values = np.empty(self._group.size() + _HEAD, np.int64)
         return collectives.irecv(values, rank, _TAG, process_set=self._group.process_set), values
 
 
 def _mailbox_of(session: Session, group: Group) -> _Mailbox:
     """Return the mailbox of a group; groups of the same ranks share one, because messages belong to the process set."""
-    mailbox: _Mailbox = session.mailboxes.setdefault(group.number, _Mailbox(group))
+    mailbox: _Mailbox = state.mailboxes.setdefault(group.number, _Mailbox(group))
+    if mailbox.session != session.number:
+        mailbox.session, mailbox.number = session.number, 0
     return mailbox

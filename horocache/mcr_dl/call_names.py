@@ -38,13 +38,12 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, TypeVar
 
-from horocache.base.request import Request
-from horocache.core.runtime_protocol import Runtime
 from horocache.data_parallel.sequence_names import CallOrder
 from horocache.errors import DuplicateNameError, MismatchError
 
 S = TypeVar("S")
 _NAP_S = 2e-4  # seconds between attempts to submit under a name that is in flight
+_ATTEMPTS_APART = 4  # times the duration of an attempt, from one attempt to the next
 
 
 class Sequence:
@@ -149,16 +148,42 @@ class Ticket:
         return self._filled.is_set()
 
 
+class _Waiting:
+    """A request in the backlog.
+
+    Role: of the backlog's thread, once it is there.
+    """
+
+    def __init__(self, submit: Callable[[], int]) -> None:
+        self.submit = submit
+        self.ticket = Ticket()
+        self._next_s = 0.0  # monotonic time of the next attempt
+
+    def leaves(self) -> bool:
+        """Try to submit the request; True if it need not wait any more."""
+        begin = time.monotonic()
+        if begin < self._next_s:
+            return False
+        try:
+            self.ticket.fill(self.submit())
+        except DuplicateNameError:
+            # An attempt may compress the tensor again.
+            self._next_s = begin + _ATTEMPTS_APART * (time.monotonic() - begin)
+            return False
+        except Exception as error:
+            self.ticket.fill(-1, error)
+        return True
+
+
 class Backlog:
     """Requests whose names are in flight; a thread submits each as soon as its name is free.
 
     Role: owned by the session. The thread runs while there are requests.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self) -> None:
         self._lock = threading.Lock()  # held while requests are put or taken
-        self._waiting: dict[str | bytes | None, deque[tuple[Request, Ticket]]] = {}  # by name
+        self._waiting: dict[str | bytes, deque[_Waiting]] = {}  # by name
         self._runs = False
 
     @property
@@ -166,29 +191,33 @@ class Backlog:
         """True if it has no request."""
         return not self._waiting
 
-    def submit(self, request: Request, by_this_thread: bool = False) -> int | Ticket:
+    def submit(self, name: str | bytes, submit: Callable[[], int], by_this_thread: bool = False) -> int | Ticket:
         """Submit a request and return its handle; if its name is in flight, put it into the backlog.
 
-        ``by_this_thread``: wait here until the name is free, because the request depends on the calling thread.
+        Args:
+            name: of the request.
+            submit: submits it and returns the handle, or raises DuplicateNameError; it may be called again then, also
+                by another thread.
+            by_this_thread: wait here until the name is free, because the request depends on the calling thread.
         """
-        while request.name not in self._waiting:
+        while name not in self._waiting:
             try:
-                return self._runtime.submit(request)
+                return submit()
             except DuplicateNameError:
                 if not by_this_thread:
                     break
                 time.sleep(_NAP_S)
-        return self.put(request)
+        return self.put(name, submit)
 
-    def put(self, request: Request) -> Ticket:
+    def put(self, name: str | bytes, submit: Callable[[], int]) -> Ticket:
         """Put a request into the backlog, behind others of its name."""
-        ticket = Ticket()
+        waiting = _Waiting(submit)
         with self._lock:
-            self._waiting.setdefault(request.name, deque()).append((request, ticket))
+            self._waiting.setdefault(name, deque()).append(waiting)
             starts, self._runs = not self._runs, True
         if starts:
             threading.Thread(target=self._run, name="mcr_dl-backlog", daemon=True).start()
-        return ticket
+        return waiting.ticket
 
     def _run(self) -> None:
         while True:
@@ -201,14 +230,9 @@ class Backlog:
                 self._submit_first(name)
             time.sleep(_NAP_S)
 
-    def _submit_first(self, name: str | bytes | None) -> None:
-        request, ticket = self._waiting[name][0]  # only this thread removes it
-        try:
-            ticket.fill(self._runtime.submit(request))
-        except DuplicateNameError:
+    def _submit_first(self, name: str | bytes) -> None:
+        if not self._waiting[name][0].leaves():  # only this thread removes it
             return
-        except Exception as error:
-            ticket.fill(-1, error)
         with self._lock:
             queue = self._waiting[name]
             queue.popleft()

@@ -110,7 +110,7 @@ def start(
         if not may_wait:
             return session.runtime.submit(request)
         on_device = bool(inputs) and not arrays_of(inputs[0]).on_host(inputs[0])
-        return backlog.submit(request, by_this_thread=on_device)
+        return backlog.submit(text, lambda: session.runtime.submit(request), by_this_thread=on_device)
 
     operation, named = route.submit(name, call.key, submit)
     return finish(session, route, call, named, operation, store, result, async_op, before)

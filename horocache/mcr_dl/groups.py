@@ -8,7 +8,7 @@ from horocache.collectives.dynamic_process_sets import add_process_set, remove_p
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
 from horocache.mcr_dl import lifecycle
-from horocache.mcr_dl.session import Group, current
+from horocache.mcr_dl.session import Group, current, state
 
 # The process sets that new_group has added, by their ranks. They outlive finalize() if horocache does.
 _sets: dict[tuple[int, ...], ProcessSet] = {}
@@ -72,5 +72,5 @@ def destroy_process_group(group: Group | None = None) -> None:
     is_own = _sets.get(tuple(process_set.ranks)) is process_set
     if is_own and all(each.process_set is not process_set for each in session.groups):
         del _sets[tuple(process_set.ranks)]
-        session.mailboxes.pop(group.number, None)
+        state.mailboxes.pop(group.number, None)
         remove_process_set(process_set)

@@ -42,7 +42,7 @@ def init(
             backend, for example because a library is missing. In both cases nothing is begun, and ``init`` may be
             called again. StartupError, VersionSkewError: horocache could not be started.
     """
-    names = None if backends == AUTO else listed(backends)
+    names = None if listed(backends) == [AUTO] else listed(backends)
     with _lock:
         if names is not None:
             check_known(names)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from horocache.collectives.object_collectives import allgather_object
+from horocache.errors import InvalidArgumentError
 from horocache.mcr_dl.bandwidth import bandwidths, trimmed_mean
 from horocache.mcr_dl.comms_log import LogRecord, log_of
 from horocache.mcr_dl.session import current
@@ -45,6 +46,7 @@ class Summary(NamedTuple):
 
 
 Key = tuple[str, int]
+Latencies = dict[tuple[Key, tuple[int, ...]], list[float]]  # s, by row and group, in the order of the log
 
 
 def log_summary(show_straggler: bool = False) -> Summary:
@@ -59,17 +61,23 @@ def log_summary(show_straggler: bool = False) -> Summary:
             ranks have different numbers of records for a row, the latest ones are compared.
 
     Raises:
-        NotInitializedError: mcr_dl does not run. InvalidArgumentError: the log is off.
+        NotInitializedError: mcr_dl does not run. InvalidArgumentError: the log is off; with ``show_straggler`` on all
+            ranks, also if it is off on one of them.
     """
     session = current()
+    if show_straggler and session.log is None:
+        _exchange(None)
     log = log_of(session)
     log.collect()
     grouped = _group(log.records)
     rows = [_row(key, records) for key, records in sorted(grouped.items())]
     if show_straggler:
-        own = {key: [record.duration for record in records] for key, records in grouped.items()}
-        gathered: list[dict[Key, list[float]]] = allgather_object(own, name="mcr_dl.log_summary")
-        rows = [_with_straggler(row, own[row.op, row.size], gathered) for row in rows]
+        own: Latencies = {}
+        for key, records in grouped.items():
+            for record in records:
+                own.setdefault((key, record.group), []).append(record.duration)
+        gathered = _exchange(own)
+        rows = [_with_straggler(row, own, gathered) for row in rows]
     summary = Summary(rows, log.lost)
     if session.runtime.rank == 0:
         sys.stdout.write(table(summary, show_straggler) + "\n")
@@ -99,12 +107,34 @@ def _row(key: Key, records: list[LogRecord]) -> SummaryRow:
     )
 
 
-def _with_straggler(row: SummaryRow, own: list[float], gathered: Iterable[Mapping[Key, list[float]]]) -> SummaryRow:
-    of_ranks = [known[row.op, row.size] for known in gathered if (row.op, row.size) in known]
-    common = min(map(len, of_ranks))
-    least = [min(latencies) for latencies in zip(*(each[-common:] for each in of_ranks), strict=True)]
-    waited = sum(mine - best for mine, best in zip(own[-common:], least, strict=True))
-    return row._replace(min_ms=1e3 * sum(least), straggler_ms=1e3 * waited)
+def _exchange(own: Latencies | None) -> list[Latencies]:
+    """Return the latencies of all ranks; None is that of a rank whose log is off.
+
+    Raises:
+        InvalidArgumentError: the log is off on some ranks; raised on all.
+    """
+    gathered: list[Latencies | None] = allgather_object(own, name="mcr_dl.log_summary")
+    without = [rank for rank, latencies in enumerate(gathered) if latencies is None]
+    if without:
+        raise InvalidArgumentError(
+            f"show_straggler compares the logs of all ranks, and the log is off on rank(s) "
+            f"{', '.join(map(str, without))}; call mcr_dl.configure(enabled=True) on all ranks."
+        )
+    return [latencies for latencies in gathered if latencies is not None]
+
+
+def _with_straggler(row: SummaryRow, own: Latencies, gathered: Sequence[Latencies]) -> SummaryRow:
+    """Add the least latencies over the ranks of each group, and this rank's excess over them."""
+    total = waited = 0.0
+    for place, mine in own.items():
+        if place[0] != (row.op, row.size):
+            continue
+        of_ranks = [known[place] for known in gathered if place in known]
+        common = min(map(len, of_ranks))
+        least = [min(latencies) for latencies in zip(*(each[-common:] for each in of_ranks), strict=True)]
+        total += sum(least)
+        waited += sum(mine[-common:]) - sum(least)
+    return row._replace(min_ms=1e3 * total, straggler_ms=1e3 * waited)
 
 
 def table(summary: Summary, show_straggler: bool) -> str:

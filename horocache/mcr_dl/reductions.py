@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Counts
 from threading import get_ident
 from typing import Any, Literal
@@ -14,16 +15,16 @@ from horocache.collectives.reduce_op import ReduceOp as CoreOp
 from horocache.core.context import state as daemon_state
 from horocache.errors import DuplicateNameError, HorocacheError, InvalidArgumentError, MismatchError
 from horocache.mcr_dl.arrays import Arrays, arrays_of, plain
-from horocache.mcr_dl.call_names import CallName, Sequence
+from horocache.mcr_dl.call_names import CallName, Sequence, Ticket
 from horocache.mcr_dl.calls import (
     Backend,
     Call,
     backend_first,
     check_flag,
+    finish,
     names_backends,
     route_of,
     start,
-    start_by_horocache,
 )
 from horocache.mcr_dl.parts import (
     Target,
@@ -102,9 +103,15 @@ def all_reduce(
 
 def _all_reduce_by_auto(first: Any, second: Any, third: Any, async_op: bool, how: dict[str, Any]) -> Work | None:
     """Call all_reduce without a backend: its arguments are one place to the left."""
+    if first is None:
+        raise InvalidArgumentError("the first argument of all_reduce must be a backend or a tensor, not None.")
     if second is None:
         return all_reduce(AUTO, first, third, async_op, **how)
-    return all_reduce(AUTO, first, second, third if isinstance(third, bool) else async_op, **how)
+    if third is ReduceOp.SUM:  # the default: the place of async_op is empty
+        return all_reduce(AUTO, first, second, async_op, **how)
+    if async_op is not False:
+        raise InvalidArgumentError("all_reduce without a backend takes an output, an op and async_op, not more.")
+    return all_reduce(AUTO, first, second, third, **how)
 
 
 def _all_reduce(
@@ -250,24 +257,32 @@ def _compressed(
     reduce = arrays.collectives
     function: Any = reduce.allreduce_async if call.title == "all_reduce" else reduce.reducescatter_async
     before = time.monotonic_ns()
+    begun: list[tuple[Callable[[Any, Any], Any], Any]] = []  # of horocache's operation, once it has been submitted
 
-    def submit(text: str | bytes, _: bool) -> Any:
+    def submit(text: str | bytes, may_wait: bool) -> int | Ticket:
         full = FullName(text if isinstance(text, str) else text.decode("utf-8", "surrogateescape"))
-        return function(
-            source,
-            name=full,
-            op=CoreOp(op),
-            process_set=route.group.process_set,
-            backend=route.backend or None,
-            compression=compression,
-        )
 
-    def store(_: Any, reduced: Any) -> None:
-        arrays.adapter.copy_into(target.vector[:count], reduced.reshape(-1))
+        def submit_now() -> int:
+            handle = function(
+                source,
+                name=full,
+                op=CoreOp(op),
+                process_set=route.group.process_set,
+                backend=route.backend or None,
+                compression=compression,
+            )
+            begun.append(session.daemon.pending.pop(handle))
+            return int(handle)
+
+        return session.backlog.submit(text, submit_now, not arrays.on_host(source)) if may_wait else submit_now()
+
+    def store(_: Any, answer: Any) -> None:
+        finish_begun, state = begun[0]
+        arrays.adapter.copy_into(target.vector[:count], finish_begun(state, answer).reshape(-1))
         target.store(None, None)
 
-    handle, named = route.submit(name, call.key, submit)
-    return start_by_horocache(session, route, call, named, handle, store, target.result, async_op, before)
+    operation, named = route.submit(name, call.key, submit)
+    return finish(session, route, call, named, operation, store, target.result, async_op, before)
 
 
 @backend_first

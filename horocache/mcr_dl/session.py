@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from itertools import islice
 from threading import get_ident, main_thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from horocache.base.thread_names import counts_by_itself
 from horocache.collectives.arguments import full_name
@@ -180,10 +180,10 @@ class Session:
         self.backends = backends
         self.owns_daemon = owns_daemon
         self.log: CommsLog | None = None
-        self.backlog = Backlog(daemon.runtime)
+        self.number = state.count_session(daemon)
+        self.backlog = Backlog()
         self.groups: dict[Group, GroupCalls] = {}  # those that are open
         self.world = self.add_group(Group(global_process_set, ""))
-        self.mailboxes: dict[int, Any] = {}  # of monitored barriers, by the number of the process set
         self.made_groups = 0  # by new_group, whose calls are in the same order on all ranks
         self.routes = self.world.routes  # of the group of all ranks, by the backends as the program writes them
         self.in_flight: dict[Work, None] = {}  # in the order of submission, or of the last look
@@ -219,7 +219,7 @@ class Session:
         if number is None:
             raise InvalidArgumentError(f"{process_set!r} is not registered; see horocache.add_process_set().")
         label = f"set{number}"
-        known = next((calls for group, calls in self.groups.items() if group.label == label), None)
+        known = next((calls for group, calls in list(self.groups.items()) if group.label == label), None)
         return known or self.add_group(Group(process_set, label))
 
     def add_group(self, group: Group) -> GroupCalls:
@@ -312,6 +312,18 @@ class _State:
     """The process-wide state, of which ``state`` is the one instance; :mod:`horocache.mcr_dl.lifecycle` sets it."""
 
     session: Session | None = None
+    daemon: Daemon | None = None  # for which the next two are
+    sessions = 0  # of mcr_dl that have begun; all ranks begin the same ones
+    # Of monitored barriers, by the number of the process set. They outlive a session, because their messages do.
+    mailboxes: ClassVar[dict[int, Any]] = {}
+
+    def count_session(self, daemon: Daemon) -> int:
+        """Return the number of a session that begins, of those of the daemon."""
+        if self.daemon is not daemon:
+            self.daemon, self.sessions = daemon, 0
+            self.mailboxes.clear()
+        self.sessions += 1
+        return self.sessions
 
 
 state = _State()

@@ -248,7 +248,7 @@ Status ShareMemory(const JobConfig& config, Job* job) {
   const net::Identity& identity = job->identity;
   StatusOr<control::Selector> selector =
       SelectorFor(config.knobs, {identity.size, static_cast<int>(job->host_names.size())},
-                  {job->one_host(), !job->mpi.empty(), config.nccl}, config.programs, config.users);
+                  {job->one_host(), !job->mpi.empty(), config.nccl}, config.programs, &config.users);
   if (!selector.ok()) return selector.status();
   net::BootstrapConfig bootstrap = BootstrapFor(
       config, job->epoch,

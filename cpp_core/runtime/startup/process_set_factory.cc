@@ -240,7 +240,7 @@ control::SetSize SetMembership::size() const {
 }
 
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize size, data::Transports transports,
-                                        const program::Library* programs, const UserBackends& users,
+                                        const program::Library* programs, const UserBackends* users,
                                         const std::string& tuning) {
   std::string rules = knobs.select;  // the first rule that applies wins
   if (!transports.shm && transports.mpi) {
@@ -254,19 +254,20 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize siz
     traits.push_back(program::ProgramTraits(*programs));
     rules += ";" + programs->rules;
   }
-  traits.insert(traits.end(), users.begin(), users.end());
+  if (users != nullptr) traits.insert(traits.end(), users->begin(), users->end());
   return control::Selector::Parse(
       std::move(traits), size, rules, tuning,
       " A job has the backends that fit it: shm where all ranks are on one host, mpi where "
       "an mpiexec started them, nccl where there are a CUDA driver and NCCL, loopback for "
-      "one rank, program where HOROCACHE_PROGRAMS names some, and those that the program has registered.");
+      "one rank, program where HOROCACHE_PROGRAMS names some, and those that the program has registered.",
+      users == nullptr);
 }
 
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetPrograms programs, SetDevices devices,
                            const UserBackends& users, const std::string& tuning) {
   const data::Transports transports = {membership.one_host(), !membership.mpi.all.empty(), devices.nccl != nullptr};
   StatusOr<control::Selector> selector =
-      SelectorFor(knobs, membership.size(), transports, programs.library.get(), users, tuning);
+      SelectorFor(knobs, membership.size(), transports, programs.library.get(), &users, tuning);
   if (!selector.ok()) return selector.status();
   const StatusOr<const data::KernelSet*> kernels = data::FindKernels(knobs.kernels);
   if (!kernels.ok()) return kernels.status();

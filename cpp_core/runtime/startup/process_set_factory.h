@@ -83,8 +83,9 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetMembership membership, SetProg
                            const UserBackends& users, const std::string& tuning);
 
 // Makes the selector, the rules by which a set of this size chooses backends. Returns kInvalidArgument for a bad rule.
+// `users` null: they are not known yet, and rules may name them.
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, control::SetSize size, data::Transports transports,
-                                        const program::Library* programs, const UserBackends& users = {},
+                                        const program::Library* programs, const UserBackends* users,
                                         const std::string& tuning = {});
 
 }  // namespace horocache::runtime

@@ -320,6 +320,23 @@ TEST(Selector, ARuleOfATableIsLeftOutWhereItsBackendCannotRunTheOperation) {
   EXPECT_EQ(Chosen(of_user, product), "mpi/1@2") << "a user's rule is an error where it cannot be followed";
 }
 
+TEST(Selector, RulesMayNameBackendsThatComeLater) {
+  const auto parse = [](const std::string& rules, bool open) {
+    const auto made = Selector::Parse(Backends(), {2}, rules, "", "", open);
+    return made.ok() ? std::string("ok") : made.status().message();
+  };
+  for (const char* rule : {"allreduce=own", "allreduce:0-1k=own/fast", "*=own;allreduce=shm"}) {
+    EXPECT_EQ(parse(rule, true), "ok") << rule;
+    EXPECT_NE(parse(rule, false).find("there is no backend 'own'"), std::string::npos) << rule;
+  }
+  for (const char* wrong : {"allreduce=shn", "allreduse=own", "allreduce:9-1=own", "allreduce", "allreduce=", "=own",
+                            "allreduce=shm/none"}) {
+    EXPECT_NE(parse(wrong, true), "ok") << wrong;
+  }
+  Selector open = Selector::Parse(Backends(), {2}, "allreduce=own;allreduce=mpi", "", "", true).value();
+  EXPECT_EQ(Chosen(open, Tensor("a")), "mpi/0@2");
+}
+
 TEST(Selector, ListsTheOperationsOfABackend) {
   EXPECT_EQ(OperationsOf(Backends()[1]), (std::vector<std::string>{"allreduce", "allgather"}));
   EXPECT_EQ(OperationsOf(Backends()[0]).size(), static_cast<size_t>(wire::kNumOps));

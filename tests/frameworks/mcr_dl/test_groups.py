@@ -123,3 +123,29 @@ def test_monitored_barrier_names_the_ranks_that_did_not_come_on_all_that_came():
     with pytest.raises(hc.InvalidArgumentError, match="timeout must be"):
         mcr_dl.monitored_barrier(-1)
     mcr_dl.finalize()
+
+
+@on_ranks(2)
+def test_monitored_barrier_meets_the_right_one_after_a_new_init():
+    mcr_dl.init("shm")
+    if mcr_dl.get_rank() == 0:
+        with pytest.raises(hc.StallError, match=r"rank\(s\) 1 did not come"):
+            mcr_dl.monitored_barrier(0.1)
+    hc.barrier()
+    mcr_dl.finalize()
+    mcr_dl.init("shm")
+    for _ in range(3):
+        mcr_dl.monitored_barrier(60)
+    mcr_dl.finalize()
+
+
+@on_ranks(3, init=False)
+def test_monitored_barrier_without_a_limit_reports_what_another_rank_found_in_its_limit():
+    mcr_dl.init("shm", stall_shutdown_time_seconds=0)
+    rank = mcr_dl.get_rank()
+    if rank < 2:
+        words = "within 0.2 s" if rank == 0 else "in the time limit of another rank"
+        with pytest.raises(hc.StallError, match=rf"rank\(s\) 2 did not come {words}"):
+            mcr_dl.monitored_barrier(0.2 if rank == 0 else None, wait_all_ranks=True)
+    hc.barrier()
+    mcr_dl.finalize()

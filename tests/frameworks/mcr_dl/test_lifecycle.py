@@ -89,7 +89,7 @@ def test_m19_init_twice_finalize_twice_and_operations_outside():
         mcr_dl.init(["shm"])
         session = context.current()
         mcr_dl.init("shm")
-        mcr_dl.init("auto")
+        mcr_dl.init(["auto"])
         assert context.current() is session and works()
         with pytest.raises(hc.InvalidArgumentError, match=r"runs already, with the backends \['shm'\]; .* asks for"):
             mcr_dl.init(["loopback", "shm"])

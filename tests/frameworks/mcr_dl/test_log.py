@@ -227,3 +227,39 @@ def test_bandwidths_have_the_factors_of_the_benchmarks():
     assert bandwidths("barrier", 0, 0.0, 4) == (0.0, 0.0)
     assert trimmed_mean([1.0, 2.0, 6.0]) == 3.0
     assert trimmed_mean([0.0, *[5.0] * 8, 100.0]) == 5.0
+
+
+@on_ranks(2, init=False)
+def test_m17_stragglers_need_the_log_of_every_rank():
+    mcr_dl.init("shm")
+    if mcr_dl.get_rank() == 0:
+        mcr_dl.configure(enabled=True)
+    mcr_dl.all_reduce("shm", np.ones(4))
+    with pytest.raises(hc.InvalidArgumentError, match=r"the log is off on rank\(s\) 1"):
+        mcr_dl.log_summary(show_straggler=True)
+    mcr_dl.all_reduce("shm", np.ones(4))
+    mcr_dl.finalize()
+
+
+@on_ranks(3, init=False)
+def test_m17_stragglers_are_those_of_the_own_groups():
+    mcr_dl.configure(enabled=True)
+    mcr_dl.init("shm")
+    rank = mcr_dl.get_rank()
+    groups = [mcr_dl.new_group([0, 1]), mcr_dl.new_group([1, 2])]
+    for group in groups * 2:
+        if group.rank() >= 0:
+            mcr_dl.all_reduce("shm", np.ones(4), group=group)
+    records = [(record.group, record.duration) for record in mcr_dl.log_records() if record.op == "all_reduce"]
+    every = hc.allgather_object(records, name="records")
+    with captured():
+        summary = mcr_dl.log_summary(show_straggler=True)
+    least = 0.0
+    for group in groups:
+        durations = [[each for ranks, each in of_rank if list(ranks) == group.ranks] for of_rank in every]
+        if durations[rank]:
+            least += sum(map(min, zip(*(each for each in durations if each), strict=True)))
+    (row,) = (row for row in summary.rows if row.op == "all_reduce")
+    assert row.min_ms == pytest.approx(1e3 * least)
+    assert row.total_ms == pytest.approx(row.min_ms + row.straggler_ms)
+    mcr_dl.finalize()

@@ -278,3 +278,40 @@ def test_threads_count_separately_and_a_pools_second_operation_is_refused():
             mcr_dl.recv("shm", np.zeros(1), 0)
             pool.submit(mcr_dl.all_reduce, "shm", np.ones(2)).result(60)
     mcr_dl.finalize()
+
+
+@on_ranks(2, init=False)
+def test_m7_compressed_calls_without_a_name_wait_until_their_names_are_free():
+    mcr_dl.init("shm")
+    rank, number = mcr_dl.get_rank(), 300  # more calls than there are names
+    if rank == 1:
+        mcr_dl.recv("shm", np.zeros(1), 0)  # rank 0 has made all its calls
+    tensors = [np.full(4, rank + each % 5, np.float32) for each in range(number)]
+    works = [mcr_dl.all_reduce("shm", x, async_op=True, compression=hc.Compression.fp16) for x in tensors]
+    if rank == 0:
+        mcr_dl.send("shm", np.zeros(1), 1)
+    for work in works:
+        work.wait(60)
+    assert [x.tolist() for x in tensors] == [[1 + 2 * (each % 5)] * 4 for each in range(number)]
+    mcr_dl.finalize()
+
+
+@on_ranks(1, init=False)
+def test_all_reduce_without_a_backend_refuses_what_has_no_place():
+    mcr_dl.init()
+    x, group, kind = np.ones(3), mcr_dl.new_group([0]), mcr_dl.ReduceOp
+    for wrong in (
+        lambda: mcr_dl.all_reduce(x, kind.SUM, group),
+        lambda: mcr_dl.all_reduce(x, kind.SUM, group, True),
+        lambda: mcr_dl.all_reduce(x, kind.SUM, "max"),
+        lambda: mcr_dl.all_reduce(x, kind.SUM, op=kind.MAX),
+        lambda: mcr_dl.all_reduce(x, kind.SUM, False, True),
+        lambda: mcr_dl.all_reduce(None, x),
+    ):
+        with pytest.raises(hc.InvalidArgumentError):
+            wrong()
+    mcr_dl.all_reduce(x, kind.SUM, True).wait()
+    mcr_dl.all_reduce(x, kind.SUM, async_op=True).wait()
+    mcr_dl.all_reduce(x, op=kind.MAX)
+    assert mcr_dl.all_reduce(x, kind.SUM) is None and x.tolist() == [1.0] * 3
+    mcr_dl.finalize()
