@@ -62,6 +62,16 @@ def test_t1_the_times_of_all_candidates_are_measured_within_the_budget(launcher)
     assert job.of_rank(0) == job.of_rank(1) == ["True"], job.report()
 
 
+def test_t1_gloo_is_measured_if_it_is_named(launcher, needs_torch):
+    arguments = ["--ops", "all_reduce,alltoall", "--sizes", "1K", "--worlds", "2", "--repeat", "5"]
+    finished = tune(launcher, *arguments, "--backends", "gloo,shm/auto")
+    assert finished.code == 0, finished.report()
+    table = load(launcher.scratch / "t.json")
+    assert "torch" in table.libraries
+    for candidates in sizes_of(table).values():
+        assert sorted(one.name for one in candidates if one.median_us and not one.wrong) == ["gloo", "shm/auto"]
+
+
 def test_every_operation_has_right_results_and_times(launcher):
     finished = tune(launcher, "--sizes", "4,1000", "--worlds", "3", "--repeat", "3", "--overlap", "2", "--quiet")
     assert (finished.code, finished.out, finished.err) == (0, b"", b""), finished.report()
