@@ -135,11 +135,13 @@ def test_a_rank_that_stops_costs_only_its_part_of_the_budget(launcher):
 
 
 def test_a_layout_of_a_backend_that_a_job_lacks_is_measured_with_the_reason(launcher):
-    finished = tune(launcher, "--ops", "gather", "--sizes", "64", "--worlds", "2", "--backends", "gloo,shm/auto")
+    finished = tune(launcher, "--ops", "gather", "--sizes", "64", "--worlds", "2", "--backends", "program,shm/auto")
     assert finished.code == 0, finished.report()
-    [auto, gloo] = sizes_of(load(launcher.scratch / "t.json"))["gather", 2, 64]
+    [auto, program] = sizes_of(load(launcher.scratch / "t.json"))["gather", 2, 64]
     assert auto.name == "shm/auto" and auto.median_us
-    assert gloo.name == "gloo" and gloo.reason.startswith("the job does not have it; it has shm/auto, shm/oneshot")
+    assert program.name == "program" and program.reason.startswith(
+        "the job does not have it; it has shm/auto, shm/oneshot"
+    )
 
 
 def test_a_rank_does_not_tune(launcher):
