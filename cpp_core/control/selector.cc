@@ -267,7 +267,7 @@ std::vector<Selector::Target> Selector::Asked(const wire::Signature& signature, 
 }
 
 StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_t bytes) const {
-  // Each backend has one lane, with the backend's index.
+  // The main lane of a backend has the backend's index.
   const auto choice = [](const Target& target, wire::ChosenBy by) {
     return wire::Choice{target.backend, target.algorithm, target.backend, by};
   };

@@ -42,7 +42,9 @@ def init(
             backend, for example because a library is missing. In both cases nothing is begun, and ``init`` may be
             called again. StartupError, VersionSkewError: horocache could not be started.
     """
-    names = None if listed(backends) == [AUTO] else listed(backends)
+    names: list[str] | None = listed(backends)
+    if names == [AUTO]:
+        names = None
     with _lock:
         if names is not None:
             check_known(names)
