@@ -9,11 +9,8 @@ from collections import defaultdict, deque
 
 import pytest
 
-from horocache.base.request import Request
 from horocache.errors import DuplicateNameError, MismatchError
 from horocache.mcr_dl.call_names import Backlog, Sequence
-
-OP = 0
 
 
 class FakeCore:
@@ -28,19 +25,19 @@ class FakeCore:
         self.refused = 0  # submissions whose name was in flight
         self.lock = threading.Lock()
 
-    def submit(self, rank, request):
+    def submit(self, rank, name, call):
         with self.lock:
-            if request.name in self.in_flight[rank]:
+            if name in self.in_flight[rank]:
                 self.refused += 1
-                raise DuplicateNameError(request.name)
-            self.in_flight[rank][request.name] = request.layers
-            waiting = self.waiting[request.name]
+                raise DuplicateNameError(name)
+            self.in_flight[rank][name] = call
+            waiting = self.waiting[name]
             assert rank not in waiting
-            waiting[rank] = request.layers
+            waiting[rank] = call
             if len(waiting) == len(self.in_flight):
                 self.met.append(tuple(waiting[each] for each in range(len(self.in_flight))))
-                del self.waiting[request.name]
-                self.agreed += [(each, request.name) for each in range(len(self.in_flight))]
+                del self.waiting[name]
+                self.agreed += [(each, name) for each in range(len(self.in_flight))]
             return len(self.met)
 
     def end_some(self, most):
@@ -56,15 +53,15 @@ class Rank:
 
     def __init__(self, core, number):
         self.sequences = {label: Sequence(f"mcr_dl/{label}", label) for label in ("shm", "mpi", "auto")}
-        self.backlog = Backlog(self)
+        self.backlog = Backlog()
         self.core, self.number = core, number
 
-    def submit(self, request):
-        return self.core.submit(self.number, request)
+    def submit(self, name, identity, by_this_thread=False):
+        return self.backlog.submit(name, lambda: self.core.submit(self.number, name, identity), by_this_thread)
 
     def call(self, label, key, identity):
         def start(name):
-            return self.backlog.submit(Request(OP, (), name=name, layers=identity))
+            return self.submit(name, identity)
 
         return self.sequences[label].submit(key, start)
 
@@ -128,10 +125,10 @@ def test_a_call_whose_name_is_in_flight_does_not_wait_and_keeps_its_place():
 def test_a_request_that_depends_on_its_thread_waits_there():
     core = FakeCore(1, 0)
     rank = Rank(core, 0)
-    assert rank.backlog.submit(Request(OP, (), name="one")) == 1
+    assert rank.submit("one", "first") == 1
     ended = threading.Timer(0.05, core.end_some, (10,))
     ended.start()
-    assert rank.backlog.submit(Request(OP, (), name="one"), by_this_thread=True) == 2
+    assert rank.submit("one", "second", by_this_thread=True) == 2
     ended.join()
     assert rank.backlog.empty and core.refused > 0
 
