@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from horocache.autotune.space import Value
 from horocache.base.untrusted_text import pointer_first, printable, read_regular_file
 from horocache.errors import InvalidArgumentError
 
+_logger = logging.getLogger("horocache.autotune")
 _MAX_FILE_BYTES = 1 << 16
 _LIMITS: dict[str, tuple[float, float]] = {
     "fusion_threshold": (0, 1 << 32),
@@ -88,20 +90,31 @@ def _bad(path: str | os.PathLike[str], said: str) -> InvalidArgumentError:
 class Log:
     """The CSV file of samples; each row is in the file as soon as it is written, so that a killed job leaves them.
 
+    A file that cannot be written is a warning, and gets no more rows: the search does not need it.
+
     Role: used by one thread.
     """
 
     def __init__(self, path: str, names: Sequence[str]) -> None:
-        """Create the file, with the heading ``sample,score,step_ms`` and the settings. Raises OSError."""
-        self._path = Path(path)
-        self._path.write_text(self._row(["sample", "score", "step_ms", *names]), encoding="utf-8")
+        """Create the file, with the heading ``sample,score,step_ms`` and the settings; an empty path makes none."""
+        self._path = Path(path) if path else None
         self._number = 0
+        self._write("w", ["sample", "score", "step_ms", *names])
 
     def add(self, score: float, step_s: float, values: Sequence[Value]) -> None:
-        """Append a sample: bytes per second, seconds per step, and the settings. Raises OSError."""
+        """Append a sample: bytes per second, seconds per step, and the settings."""
         self._number += 1
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(self._row([self._number, f"{score:.6g}", f"{step_s * 1e3:.6g}", *values]))
+        self._write("a", [self._number, f"{score:.6g}", f"{step_s * 1e3:.6g}", *values])
+
+    def _write(self, mode: str, values: Sequence[object]) -> None:
+        if self._path is None:
+            return
+        try:
+            with self._path.open(mode, encoding="utf-8") as file:
+                file.write(self._row(values))
+        except OSError as error:
+            _logger.warning("autotune: the log of samples ends: %s", error)
+            self._path = None
 
     @staticmethod
     def _row(values: Sequence[object]) -> str:

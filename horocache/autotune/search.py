@@ -11,7 +11,7 @@ from horocache.autotune.space import Parameter, Value
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
 _STARTUP_SAMPLES = 5  # samples at random before the model chooses
-_LOCAL_FROM = 0.4  # share of the samples after which the neighbours of the best point are measured
+_LOCAL_FROM = 0.4
 _MOST_REPEATS = 50  # proposals that were measured before, after which one is measured again
 
 
@@ -91,6 +91,11 @@ class Search:
     def point(self) -> dict[str, Value]:
         """The point to measure now, or the one to keep when the search has ended."""
         return self._point_of(self._current)
+
+    @property
+    def kept(self) -> dict[str, Value]:
+        """The point to keep if the search ends now: that of the result, and the default before there is one."""
+        return self._point_of(self._default) if self.result is None else self.result.point
 
     @property
     def measured(self) -> int:

@@ -14,11 +14,14 @@ then:
    submits it after step k+2. A rank takes the settings of a round before it starts the next round. So a rank that has
    ended an operation of step k+3 has the note.
 
+A second note is given at the end of step k+4 or later. All ranks have looked for the first one by then: they have
+submitted operations of step k+4, which they do after the end of step k+3.
+
 Each step has an operation: an optimizer reduces all gradients in each step, with zeros for missing ones. An optimizer
 whose parameters are all frozen has no operation, and changes nothing by regrouping. The argument needs that the ranks
 count the same steps and that the gradients travel in the rounds of the set of all ranks. So only the first optimizer
 with num_groups="auto" on that set changes its groups, and join(), after which the ranks count differently, is refused
-once it has changed them.
+from then on.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ from horocache.autotune.files import Log, Saved, load, save
 from horocache.autotune.sample import Sample, Score
 from horocache.autotune.search import Result, Search, require_optuna
 from horocache.autotune.space import Parameter, Value
-from horocache.errors import HorocacheError
+from horocache.base.paths import why_not_writable
+from horocache.base.untrusted_text import printable
+from horocache.errors import HorocacheError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from horocache.core.runtime_protocol import Runtime
@@ -47,7 +52,6 @@ _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.002, 0.05
 _POLLS_PER_STEP = 20
 _JOIN_S = 10.0  # for the thread to end; the model of a search takes some 10 ms
 _MOST_STEPS_UNTAKEN = 1000  # after which an optimizer has not taken a number of groups
-_ON = ("1", "true")
 
 _logger = logging.getLogger("horocache.autotune")
 
@@ -66,13 +70,17 @@ def check(knobs: Knobs, is_rank_0: bool) -> dict[str, Value] | None:
     """Check the knobs of autotune before a session starts; return the settings of ``autotune_load`` on rank 0.
 
     Raises:
-        UnsupportedError: optuna is needed and not installed. InvalidArgumentError: a bad file of ``autotune_load``.
+        UnsupportedError: optuna is needed and not installed. InvalidArgumentError: a bad file of ``autotune_load``, or
+            on rank 0 no file can be written at the path of ``autotune_log`` or ``autotune_save``.
     """
     path = knobs["autotune_load"][0]
     if path:
         return load(path) if is_rank_0 else None
-    if knobs["autotune"][0] in _ON:
-        require_optuna()
+    require_optuna()
+    for name in ("autotune_log", "autotune_save"):
+        target = knobs[name][0]
+        if is_rank_0 and target and (reason := why_not_writable(Path(target))):
+            raise InvalidArgumentError(f"HOROCACHE_{name.upper()}={printable(target)}: {printable(reason)}.")
     return None
 
 
@@ -95,7 +103,9 @@ class Tuner:
         self._groups_default: int | None = None
         self._change: str | None = None  # the settings for the optimizer to change
         self._number: Value = 0  # the number of groups of that change
-        self._lock = threading.Lock()  # guards the three above
+        self._next_note = 0  # the first step at whose end a note may be given
+        self._lock = threading.Lock()  # guards the four above, and is held while a change is handed to the runtime
+        self._search: Search | None = None
         self._stop = threading.Event()
         self._poll_s = _SHORTEST_POLL_S
         self._thread = threading.Thread(target=self._run, name="hc-autotune", daemon=True)
@@ -126,25 +136,47 @@ class Tuner:
 
     def take_change(self, step: int) -> None:
         """Change the settings if a change waits; called at the end of the optimizer's step number ``step``."""
-        if self._change is None:
+        if self._change is None or step < self._next_note:
             return
         with self._lock:
             change, self._change = self._change, None
-            number = self._number
-        if change is not None:
-            note = f"note=num_groups={number} from_step={step + NOTE_DISTANCE}"
+            if change is None:
+                return
+            from_step = step + NOTE_DISTANCE
+            note = f"note=num_groups={self._number} from_step={from_step}"
             self._runtime.configure(f"{change}\n{note}" if change else note)
+            self._next_note = from_step + 1
 
     # ---- the thread
 
     def _run(self) -> None:
         try:
             self._tune()
-        except HorocacheError as error:
+        except _Stopped:
+            search = self._search
+            if search is not None and search.result is None:
+                _logger.warning(
+                    "autotune: the job ended after %d of %d samples, too early for a result",
+                    *(search.measured, search.total),
+                )
+        except Exception as error:
             if not self._stop.is_set():
-                _logger.warning("autotune has ended; the settings stay as they are: %s", error)
-        except Exception:
-            _logger.exception("autotune has ended; the settings stay as they are")
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Go back to the default settings after an error; if the search had ended, to its result."""
+        trace = None if isinstance(error, HorocacheError) else error
+        if self._search is None:
+            _logger.warning("autotune has ended; the settings were not changed: %s", error, exc_info=trace)
+            return
+        kept = self._search.kept
+        try:
+            self._set_without_waiting(kept)
+        except HorocacheError as failed:
+            if not self._stop.is_set():
+                _logger.warning("autotune has ended; it cannot set %s: %s", _text(kept), failed, exc_info=trace)
+            return
+        _logger.warning("autotune has ended; the settings are %s: %s", _text(kept), error, exc_info=trace)
 
     def _counts(self) -> tuple[int, int, int]:
         """Wait for the next poll; return the counts of steps and bytes, and the time. Raises _Stopped."""
@@ -155,21 +187,13 @@ class Tuner:
         return counters["steps"], counters["payload_bytes"], now_ns
 
     def _tune(self) -> None:
-        search: Search | None = None
-        try:
-            self._warm_up()
-            space = self._space()
-            if not space:
-                _logger.warning("autotune: nothing to tune, because all settings are set by hand")
-                return
-            search = Search(space, self._options.max_samples)
-            self._tune_with(search, space)
-        except _Stopped:
-            if search is not None and search.result is None:
-                _logger.warning(
-                    "autotune: the job ended after %d of %d samples, too early for a result",
-                    *(search.measured, search.total),
-                )
+        self._warm_up()
+        space = self._space()
+        if not space:
+            _logger.warning("autotune: nothing to tune, because all settings are set by hand")
+            return
+        self._search = Search(space, self._options.max_samples)
+        self._tune_with(self._search, [each.name for each in space])
 
     def _warm_up(self) -> None:
         first, begin_ns = 0, 0
@@ -186,17 +210,15 @@ class Tuner:
             wanted = elapsed_ns / steps / 1e9 / _POLLS_PER_STEP
             self._poll_s = min(max(wanted, _SHORTEST_POLL_S), _LONGEST_POLL_S)
 
-    def _tune_with(self, search: Search, space: tuple[Parameter, ...]) -> None:
-        names = [each.name for each in space]
-        log = Log(self._options.log, names) if self._options.log else None
+    def _tune_with(self, search: Search, names: list[str]) -> None:
+        log = Log(self._options.log, names)
         begin_ns = time.monotonic_ns()
         scores: list[Score] = []
         point: Mapping[str, Value] | None = search.point
         while point is not None:
             score = self._measure(point)
             scores.append(score)
-            if log is not None:
-                log.add(score.bytes_per_second, score.step_s, [point[name] for name in names])
+            log.add(score.bytes_per_second, score.step_s, [point[name] for name in names])
             point = search.tell(score.bytes_per_second)
         assert search.result is not None
         self._apply(search.result.point)
@@ -215,12 +237,18 @@ class Tuner:
     def _apply(self, point: Mapping[str, Value]) -> int:
         """Change the settings; return the count of steps when they had changed."""
         text = spaces.settings_text(point, self._rules, self._table)
-        self._table = spaces.table_of(point, self._rules)
-        if "num_groups" not in point:
+        if "num_groups" in point:
+            with self._lock:
+                self._change, self._number = text, point["num_groups"]
+            steps = self._await_taken()
+        else:
             self._runtime.configure(text)
-            return self._counts()[0]
-        with self._lock:
-            self._change, self._number = text, point["num_groups"]
+            steps = self._counts()[0]
+        self._table = spaces.table_of(point, self._rules)
+        return steps
+
+    def _await_taken(self) -> int:
+        """Wait until the optimizer has taken the change; return the count of steps then."""
         begin = 0
         while True:
             steps, _, _ = self._counts()
@@ -229,6 +257,14 @@ class Tuner:
                 return steps
             if steps > begin + _MOST_STEPS_UNTAKEN:
                 raise HorocacheError(f"the optimizer with num_groups='auto' made no step in {steps - begin} steps")
+
+    def _set_without_waiting(self, point: Mapping[str, Value]) -> None:
+        """Change the settings at once; the optimizer, which may be gone, takes its number of groups if it steps."""
+        with self._lock:
+            self._change = None
+            self._runtime.configure(spaces.settings_text(point, self._rules, self._table))
+            if "num_groups" in point:
+                self._change, self._number = "", point["num_groups"]
 
     # ---- what is tuned
 
@@ -270,7 +306,10 @@ class Tuner:
             *(steps, elapsed_s, slower),
         )
         if self._options.save:
-            save(Saved(dict(result.point), result.score, result.default_score), Path(self._options.save))
+            try:
+                save(Saved(dict(result.point), result.score, result.default_score), Path(self._options.save))
+            except OSError as error:
+                _logger.warning("autotune: the result is not saved: %s", error)
 
 
 class _Stopped(Exception):  # noqa: N818  (no error)

@@ -14,3 +14,18 @@ def is_file(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Return True if the path is a folder; False if that cannot be determined, where ``Path.is_dir`` raises."""
     return os.path.isdir(path)  # noqa: PTH112
+
+
+def why_not_writable(path: Path) -> str | None:
+    """Return why no file of this name can be written, or None. Nothing is made.
+
+    For example, ``there is no folder X`` for ``X/table.json``.
+    """
+    folder = path.absolute().parent
+    if is_folder(path):
+        return "it is a folder; name a file"
+    if not is_folder(folder):
+        return f"there is no folder {folder}"
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        return f"this user may not write to {path if path.exists() else folder}"
+    return None

@@ -197,17 +197,25 @@ def _user_backends() -> list[tuple[str, list[str], list[str], list[str]]]:
     return found
 
 
+def _rank_in(job: mpi.Job, arguments: Mapping[str, str]) -> int:
+    """Return this process's rank in the job, as far as it is known before the start; below 0 if it is not."""
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    if job.communicator is not None:
+        return int(job.communicator.Get_rank())
+    rank = int(arguments.get("rank", _core.identity()["rank"]))
+    return job.ranks.index(rank) if rank in job.ranks else rank
+
+
 def _tuner_maker(
     arguments: Mapping[str, str], knobs: Mapping[str, tuple[str, str]], job: mpi.Job
 ) -> Callable[[Runtime, str], Tuner] | None:
     """Check the knobs of autotune, and read its file on rank 0; return the tuner's maker, or None without autotune."""
     if knobs["autotune"][0] not in ("1", "true") and not knobs["autotune_load"][0]:
         return None
-    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
     from horocache.autotune import tuner  # noqa: PLC0415  (only jobs that are tuned need it)
 
-    is_whole = not job.ranks and not job.handle
-    loaded = tuner.check(knobs, not is_whole or int(arguments.get("rank", _core.identity()["rank"])) <= 0)
+    loaded = tuner.check(knobs, _rank_in(job, arguments) <= 0)
     return lambda runtime, rules: tuner.Tuner(runtime, rules, loaded)
 
 
@@ -216,14 +224,12 @@ def _tuning_rules(arguments: Mapping[str, str], knobs: Mapping[str, tuple[str, s
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
     path = knobs["tuning_table"][0]
-    launched = _core.identity()
     is_whole = not job.ranks and not job.handle
-    rank = int(arguments.get("rank", launched["rank"]))
-    if not path or (is_whole and rank > 0):
+    if not path or _rank_in(job, arguments) > 0:
         return ""
     from horocache.tuning import lookup  # noqa: PLC0415  (only jobs with a table need it)
 
-    size = int(arguments.get("size", launched["size"]))
+    size = int(arguments.get("size", _core.identity()["size"]))
     strict = knobs["tuning_table_strict"][0] in ("1", "true")
     return lookup.table_rules(path, ranks=size if is_whole and size > 0 else None, strict=strict)
 

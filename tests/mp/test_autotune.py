@@ -85,9 +85,13 @@ def test_a_killed_rank_ends_a_job_that_is_tuned(launcher, victim):
         ("--autotune-steps-per-sample=0", "autotune_steps_per_sample"),
         ("--autotune-gaussian-process-noise=2", "autotune_gaussian_process_noise"),
         ("--autotune-load=nowhere.json", "autotune file nowhere.json: cannot be opened"),
+        (
+            "--autotune-log-file=nowhere/log.csv",
+            "HOROCACHE_AUTOTUNE_LOG=nowhere/log.csv: there is no folder ",
+        ),
     ],
 )
 def test_a_bad_value_is_an_error_at_the_start(launcher, flag, words):
-    finished = launcher.worker(3, "tuned_training.py", "3", "-1", flags=[flag, "--start-timeout=5"])
+    finished = launcher.worker(3, "tuned_training.py", "3", "-1", flags=["--autotune", flag, "--start-timeout=5"])
     assert finished.code != 0
     assert words in finished.stderr.replace("-", "_").replace("HOROCACHE_", "").lower() + finished.stderr
