@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from horocache.base.paths import why_not_writable
 from horocache.base.untrusted_text import printable
 from horocache.base.usage import UsageError, complain
 
@@ -167,11 +168,14 @@ def _measure(options: argparse.Namespace, wish: Wish, arguments: Sequence[str]) 
     if _core.identity()["source"] != "none":
         raise UsageError("tune starts its own ranks; run it by hand, and not with a launcher")
     path = options.out
-    _check_target(path)
+    if path is None:
+        raise UsageError("where to? Name the table with --out FILE, or use --dry-run")
+    _check_target("--out", path)
     if options.draw is not None:
+        _check_target("--draw", options.draw)
         require_matplotlib()
     host, command = fingerprint_here(), [printable(text) for text in arguments]
-    collected = _kept(path, host, wish.overlap) if options.resume else tuning.Collected()
+    collected = _kept(path, host, wish) if options.resume else tuning.Collected()
 
     def keep(measured: Collected) -> None:
         tuning.write(measured, path, _core.__version__, host, command, wish)
@@ -186,7 +190,7 @@ def _measure(options: argparse.Namespace, wish: Wish, arguments: Sequence[str]) 
     return _report(options, wish, collected, len(running.missing()))
 
 
-def _kept(path: Path, host: Fingerprint, overlap: int) -> Collected:
+def _kept(path: Path, host: Fingerprint, wish: Wish) -> Collected:
     """Return the measurements of the table that is to be completed; none if there is no such file."""
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
     from horocache.errors import InvalidArgumentError  # noqa: PLC0415
@@ -196,7 +200,7 @@ def _kept(path: Path, host: Fingerprint, overlap: int) -> Collected:
     if not path.exists():
         return Collected()
     try:
-        return resumed(load(path), _core.__version__, host, overlap)
+        return resumed(load(path), _core.__version__, host, wish)
     except InvalidArgumentError as error:
         raise UsageError(f"--resume {path}: {error}", 1) from None
 
@@ -204,8 +208,9 @@ def _kept(path: Path, host: Fingerprint, overlap: int) -> Collected:
 def _report(options: argparse.Namespace, wish: Wish, collected: Collected, missing: int) -> int:
     """Print the result of a run that was not interrupted, draw the table, and return the exit code."""
     failures = {world: collected.failures[world] for world in wish.worlds if world in collected.failures}
-    for world, reason in failures.items():
-        complain("horocache", f"{world}: {reason}")
+    absent = {name: reason for name in wish.backends if (reason := collected.why_without_times(name)) is not None}
+    for what, reason in [*failures.items(), *absent.items()]:
+        complain("horocache", f"{what}: {reason}")
     if not options.quiet or not collected.sizes:
         _say(_result(options.out, collected, missing))
     if options.draw is not None and collected.sizes:
@@ -213,17 +218,13 @@ def _report(options: argparse.Namespace, wish: Wish, collected: Collected, missi
         from horocache.tuning.table import load  # noqa: PLC0415
 
         draw(load(options.out), options.draw)
-    return 1 if failures or not collected.sizes else 0
+    return 1 if failures or absent or not collected.sizes else 0
 
 
-def _check_target(path: Path | None) -> None:
-    """Raise UsageError unless a file of this name can be made; found out before anything is measured."""
-    if path is None:
-        raise UsageError("where to? Name the table with --out FILE, or use --dry-run")
-    if path.is_dir():
-        raise UsageError(f"--out {path} is a folder; name a file")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--out {path}: there is no folder {path.absolute().parent}")
+def _check_target(option: str, path: Path) -> None:
+    """Raise UsageError unless a file of this name can be written; found out before anything is measured."""
+    if reason := why_not_writable(path):
+        raise UsageError(f"{option} {path}: {reason}")
 
 
 def _result(path: Path, collected: Collected, missing: int) -> str:

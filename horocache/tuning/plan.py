@@ -166,12 +166,13 @@ def parse_worlds(ranks: str, layouts: str) -> tuple[World, ...]:
         UsageError: a number is not one, or too large.
     """
     found: list[World] = []
+    on_one_host = [World(_count(part, 2, "number of ranks"), 1) for part in ranks.split(",")]
     for layout in layouts.split(","):
         hosts, cross, per_host = layout.strip().lower().partition("x")
         if not cross:
             if hosts != "1":
                 raise UsageError(f"'{layout[:80]}' is not a layout; write 1, or HOSTSxRANKS, as in 2x2")
-            found += [World(_count(part, 2, "number of ranks"), 1) for part in ranks.split(",")]
+            found += on_one_host
         else:
             number = _count(hosts, 1, "number of hosts")
             world = World(number * _count(per_host, 1, "number of ranks of a host"), number)

@@ -60,7 +60,21 @@ class Collected:
     libraries: dict[str, str] = field(default_factory=dict)
     failures: dict[World, str] = field(default_factory=dict)
 
-    def table(self, version: str, host: Fingerprint, command: Sequence[str], overlap: int) -> Table:
+    def why_without_times(self, backend: str) -> str | None:
+        """Return why a backend, or a backend with an algorithm, was measured nowhere; None if it has a time."""
+        named = [
+            one
+            for candidates in self.sizes.values()
+            for one in candidates
+            if backend in (one.name, one.name.partition("/")[0])
+        ]
+        if any(one.median_us is not None for one in named):
+            return None
+        return next((one.reason for one in named if one.reason), "no operation was measured by it")
+
+    def table(
+        self, version: str, host: Fingerprint, command: Sequence[str], overlap: int, backends: Sequence[str] = ()
+    ) -> Table:
         """Return the table of the measurements."""
         by_op: dict[str, dict[World, list[Size]]] = defaultdict(lambda: defaultdict(list))
         for (world, unit), candidates in self.sizes.items():
@@ -84,22 +98,29 @@ class Collected:
             when=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             command=tuple(command),
             overlap=overlap,
+            backends=tuple(backends),
             operations=tuple(operations),
             failures=tuple(Failure(world.ranks, world.hosts, reason) for world, reason in self.failures.items()),
         )
 
 
-def resumed(table: Table, version: str, host: Fingerprint, overlap: int) -> Collected:
-    """Return the measurements of a table to which more are to be added.
+def resumed(table: Table, version: str, host: Fingerprint, wish: Wish) -> Collected:
+    """Return the measurements of a table to which those of a wish are to be added.
 
     Raises:
-        InvalidArgumentError: they were made on another host, by another version, or with another overlap.
+        InvalidArgumentError: they were made on another host, by another version, with another overlap, or of other
+            backends: candidates of one size are compared only if they were measured together.
     """
     differences = host.differences(table.host)
     if table.horocache != version:
         differences.append(f"horocache {version}, not {table.horocache}")
-    if table.overlap != overlap:
-        differences.append(f"--overlap {overlap}, not {table.overlap}")
+    if table.overlap != wish.overlap:
+        differences.append(f"--overlap {wish.overlap}, not {table.overlap}")
+    if set(table.backends) != set(wish.backends):
+        asked, had = (
+            f"--backends {','.join(names)}" if names else "all backends" for names in (wish.backends, table.backends)
+        )
+        differences.append(f"{asked}, not {had}")
     if differences:
         raise InvalidArgumentError(
             f"its measurements cannot be compared with new ones: here is {'; '.join(differences)}. Leave --resume out "
@@ -311,4 +332,4 @@ def write(
 ) -> None:
     """Write the table of the measurements, if there are any. Raises OSError."""
     if collected.sizes:
-        save(collected.table(version, host, command, wish.overlap), path)
+        save(collected.table(version, host, command, wish.overlap, wish.backends), path)

@@ -111,6 +111,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         when: date and time of the last measurement, in UTC, such as ``2027-01-31T12:00:00Z``.
         command: the arguments of ``horocache tune``.
         overlap: number of operations in a set, which are in flight at the same time.
+        backends: the backends that were asked for, each with or without an algorithm; empty: all of the jobs.
         operations: the measurements.
         failures: jobs that failed.
     """
@@ -124,6 +125,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: Annotated[tuple[Text, ...], Meta(max_length=1000)]
     overlap: Annotated[int, Meta(ge=1, le=1 << 20)]
     operations: Annotated[tuple[Measurements, ...], Meta(max_length=len(OPERATIONS))]
+    backends: Annotated[tuple[CandidateName, ...], Meta(max_length=MAX_CANDIDATES)] = ()
     failures: Annotated[tuple[Failure, ...], Meta(max_length=1000)] = ()
 
     def layouts_of(self, op: str) -> tuple[Layout, ...]:

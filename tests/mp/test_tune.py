@@ -134,9 +134,10 @@ def test_a_rank_that_stops_costs_only_its_part_of_the_budget(launcher):
     assert re.search(said, finished.stderr) and finished.stderr.startswith("horocache: 2 ranks on 1 host: ")
 
 
-def test_a_layout_of_a_backend_that_a_job_lacks_is_measured_with_the_reason(launcher):
+def test_a_backend_that_the_jobs_lack_is_an_error_and_the_others_are_measured(launcher):
     finished = tune(launcher, "--ops", "gather", "--sizes", "64", "--worlds", "2", "--backends", "program,shm/auto")
-    assert finished.code == 0, finished.report()
+    assert finished.code == 1, finished.report()
+    assert finished.stderr.startswith("horocache: program: the job does not have it; it has shm/auto, shm/oneshot")
     [auto, program] = sizes_of(load(launcher.scratch / "t.json"))["gather", 2, 64]
     assert auto.name == "shm/auto" and auto.median_us
     assert program.name == "program" and program.reason.startswith(

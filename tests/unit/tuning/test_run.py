@@ -24,6 +24,11 @@ TWO, FOUR = World(2, 1), World(4, 1)
 FAKE = str(Path(__file__).with_name("fake_worker.py"))
 
 
+def make_wish(**fields):
+    given = {"ops": ("allreduce",), "sizes": SIZES, "worlds": (TWO,), "backends": (), "overlap": 4, "repetitions": 5}
+    return Wish(**{**given, **fields})
+
+
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Prepares a run whose jobs are fake workers; ``start.plans()`` are the plans of the jobs that were started."""
@@ -34,8 +39,7 @@ def start(tmp_path, monkeypatch):
         behaviour.write_text(json.dumps(behaviours or {}))
         command = lambda self, world, folder: [sys.executable, FAKE, str(folder), str(behaviour)]  # noqa: E731
         monkeypatch.setattr(TuningRun, "_command", command)
-        given = {"ops": ("allreduce",), "sizes": SIZES, "worlds": (TWO,), "backends": (), "overlap": 4}
-        wish = Wish(**{**given, "repetitions": 5, **fields})
+        wish = make_wish(**fields)
         collected = Collected() if collected is None else collected
         return TuningRun(wish, collected, budget, prepare.kept.append), collected
 
@@ -65,7 +69,7 @@ def test_everything_is_measured_and_the_rest_is_known(start):
 def test_the_table_of_a_run_is_correct_and_canonical(start):
     run, collected = start({"allreduce 64 x/fast": 5.0})
     run.run()
-    table = decode(encode(collected.table("0.1.0", HERE, ("tune", "--quiet"), 4)))
+    table = decode(encode(collected.table("0.1.0", HERE, ("tune", "--quiet"), 4, ("x",))))
     [layout] = table.layouts_of("allreduce")
     assert [size.bytes for size in layout.sizes] == list(SIZES) and layout.host_names == ("here",)
     assert [one.median_us for one in layout.sizes[0].candidates] == [5.0, 10.0]
@@ -159,7 +163,7 @@ def test_an_interrupt_ends_the_job_and_keeps_what_was_measured(start):
 
 def test_a_resumed_run_measures_only_what_is_missing(start):
     first = make_table({"allreduce": {(2, 1): {64: {"x/fast": 3}}}, "gather": {(8, 2): {64: {"y": 1}}}})
-    collected = resumed(first, "0.1.0", HERE, 4)
+    collected = resumed(first, "0.1.0", HERE, make_wish())
     run, _ = start(collected=collected, sizes=(64, 1024))
     run.run()
     [plan] = start.plans()
@@ -169,14 +173,34 @@ def test_a_resumed_run_measures_only_what_is_missing(start):
 
 
 @pytest.mark.parametrize(
-    ("version", "host", "overlap", "said"),
+    ("version", "host", "wish", "said"),
     [
-        ("0.2.0", HERE, 4, "horocache 0.2.0, not 0.1.0"),
-        ("0.1.0", HERE.__class__("Other", 8, 32, "6.1.0", HERE.hash), 4, "cpu Other, not AMD EPYC"),
-        ("0.1.0", HERE, 2, "--overlap 2, not 4"),
+        ("0.2.0", HERE, {}, "horocache 0.2.0, not 0.1.0"),
+        ("0.1.0", HERE.__class__("Other", 8, 32, "6.1.0", HERE.hash), {}, "cpu Other, not AMD EPYC"),
+        ("0.1.0", HERE, {"overlap": 2}, "--overlap 2, not 4"),
+        ("0.1.0", HERE, {"backends": ()}, "all backends, not --backends shm,mpi/fold"),
+        ("0.1.0", HERE, {"backends": ("shm",)}, "--backends shm, not --backends shm,mpi/fold"),
     ],
 )
-def test_times_that_cannot_be_compared_are_not_resumed(version, host, overlap, said):
+def test_times_that_cannot_be_compared_are_not_resumed(version, host, wish, said):
+    table = make_table({}, backends=("shm", "mpi/fold"))
     with pytest.raises(InvalidArgumentError, match="cannot be compared") as raised:
-        resumed(make_table({}), version, host, overlap)
+        resumed(table, version, host, make_wish(**{"backends": ("mpi/fold", "shm"), **wish}))
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        ("x", None),
+        ("x/fast", None),
+        ("y", "the job does not have it"),
+        ("x/wrong", "no operation was measured by it"),
+        ("z", "no operation was measured by it"),
+    ],
+)
+def test_a_backend_that_has_no_time_at_all_is_known_with_the_reason(backend, reason):
+    collected = Collected()
+    absent = Candidate("y", reason="the job does not have it")
+    collected.sizes[TWO, Unit("gather", 64)] = (Candidate("x/fast", 3.0), Candidate("x/wrong", wrong=1), absent)
+    assert collected.why_without_times(backend) == reason
