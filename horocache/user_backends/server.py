@@ -61,8 +61,8 @@ class Servers:
 
     def _start(self, function: Callable[..., None], *arguments: Any, name: str) -> None:
         thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
 
     def _serve(self, session: Session, makers: dict[str, Callable[[Group], Any]], over: threading.Event) -> None:
         while True:

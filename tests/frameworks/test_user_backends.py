@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -358,6 +359,30 @@ def test_each_process_set_has_an_object_of_its_own():
     if again.included():
         assert total("own", process_set=again) == 2
     assert total("own") == 4
+
+
+@on_ranks(3, init=False)
+def test_threads_of_removed_process_sets_are_not_kept():
+    start_with(Star)
+
+    def serve_and_remove():
+        made = hc.add_process_set([0, 1])
+        if made.included():
+            assert total("own", process_set=made) == 2
+        hc.remove_process_set(made)
+
+    def is_of_a_set(each):
+        return isinstance(each, threading.Thread) and each.name.startswith("hc-own-") and each.name != "hc-own-0"
+
+    for _ in range(20):
+        serve_and_remove()
+    limit = time.monotonic() + SECONDS
+    while any(map(is_of_a_set, threading.enumerate())):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    serve_and_remove()
+    gc.collect()
+    assert sum(map(is_of_a_set, gc.get_objects())) <= 1
 
 
 @on_ranks(3, init=False)
