@@ -96,7 +96,7 @@ class Sequence:
             if number == self.order.calls:
                 self.order.begin_anew()
             else:
-                self.lost_at = number
+                self.lost_at = min(self.lost_at or number, number)
 
 
 class CallName(NamedTuple):
