@@ -10,8 +10,9 @@ A folder is abandoned if the process that made it is gone. That process holds a 
 releases the lock however the process ends, and the lock works across containers, where process numbers have no meaning.
 Locks may not reach other hosts, so folders of other hosts stay, whether locked or not.
 
-A process may be killed at any moment. So the lock file appears whole and locked before the folder is made, and goes
-after the folder is gone: whatever is left in between can be proved to be ours.
+A process may be killed at any moment, and a signal may raise an exception at any moment. So the lock file appears whole
+and locked before the folder is made, and goes after the folder is gone: whatever is left in between can be proved to be
+ours.
 """
 
 import contextlib
@@ -46,12 +47,20 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     _remove_abandoned()
     folder = Path(tempfile.gettempdir(), prefix + secrets.token_hex(4))
     with _locked(folder):
-        folder.mkdir(mode=0o700)
+        _make(folder)
         try:
             folder.chmod(0o700)  # below a directory with the set-group-id bit, the folder would inherit that bit
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:  # not ours, so that our lock file must not stay beside it
+        _lock_file(folder).unlink(missing_ok=True)
+        raise
 
 
 def remove_if_ours(folder: Path) -> None:
@@ -90,7 +99,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if lock is not None:
+        if lock is not None and not os.path.lexists(folder):
             with contextlib.suppress(OSError):
                 lock.unlink()
         if file is not None:

@@ -14,8 +14,8 @@ import pytest
 from horocache.launch import folders
 from horocache.launch.folders import temporary_folder
 
-# Makes and removes a temporary folder, and kills itself before or after the n-th system call.
-KILLED = """
+# Makes and removes a temporary folder, and kills itself, or raises an exception, before or after the n-th system call.
+ENDED = """
 import os, signal, sys, tempfile
 from horocache.launch import folders
 
@@ -26,6 +26,8 @@ def count(frame, event, function):
     if event in ("c_call", "c_return") and function.__module__ in ("posix", "fcntl"):
         countdown -= 1
         if countdown == 0:
+            if sys.argv[3] == "raise":
+                raise SystemExit("interrupted")
             os.kill(os.getpid(), signal.SIGKILL)
 
 sys.setprofile(count)
@@ -72,17 +74,26 @@ def test_folders_of_ended_processes_are_removed(tmp_path):
         assert sorted(tmp_path.iterdir()) == [folder, lock_of(folder)]
 
 
-def test_the_next_process_removes_the_folder_of_a_process_killed_at_any_moment(tmp_path):
+@pytest.mark.parametrize(("how", "code"), [("kill", -signal.SIGKILL), ("raise", 1)])
+def test_the_next_process_removes_the_folder_of_a_process_that_ended_at_any_moment(tmp_path, how, code):
     for moment in range(1, 1000):
-        command = [sys.executable, "-c", KILLED, str(tmp_path), str(moment)]
+        command = [sys.executable, "-c", ENDED, str(tmp_path), str(moment), how]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
         if done.returncode == 0:
             break
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert done.returncode == code and (how == "kill" or "interrupted" in done.stderr), done.stderr
         left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
         with temporary_folder("horocache-") as folder:
             assert sorted(tmp_path.iterdir()) == [folder, lock_of(folder)], f"moment {moment}, which had left {left}"
     assert moment > 20 and list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_the_same_name_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: "00000000")
+    (tmp_path / "horocache-00000000").mkdir()
+    with pytest.raises(FileExistsError), temporary_folder("horocache-"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["horocache-00000000"]
 
 
 def test_folders_of_running_processes_stay(tmp_path):
