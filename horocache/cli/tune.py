@@ -180,10 +180,11 @@ def _measure(options: argparse.Namespace, wish: Wish, arguments: Sequence[str]) 
     def keep(measured: Collected) -> None:
         tuning.write(measured, path, _core.__version__, host, command, wish)
 
-    with _progress(options.quiet) as progress, _interruptible():
-        running = tuning.TuningRun(wish, collected, options.budget, keep, progress)
+    with _progress(options.quiet) as progress, _interruptible() as check_signals:
+        running = tuning.TuningRun(wish, collected, options.budget, keep, progress, check_signals)
         try:
             running.run()
+            check_signals()
         except _EndedError as ended:
             complain("horocache", f"interrupted; {_result(path, collected, len(running.missing()))}")
             return ended.code
@@ -238,19 +239,25 @@ def _result(path: Path, collected: Collected, missing: int) -> str:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """A context in which a signal raises _EndedError once; later ones are ignored while the job is ended."""
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """A context with a function that raises _EndedError if a signal has asked the command to end.
+
+    The signal's handler raises nothing: an exception at any moment could leave a half-made folder or a started job.
+    """
+    asked: list[int] = []
+
+    def check() -> None:
+        if asked:
+            raise _EndedError(asked[0])
 
     def end(signum: int, _: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise _EndedError(signum)
+        asked.append(signum)
 
     before = {signum: was for signum in _ENDING if (was := signal.getsignal(signum)) is not signal.SIG_IGN}
     for signum in before:
         signal.signal(signum, end)
     try:
-        yield
+        yield check
     finally:
         for signum, was in before.items():
             signal.signal(signum, was)

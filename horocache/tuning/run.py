@@ -157,6 +157,7 @@ class TuningRun:
         budget: float,
         keep: Callable[[Collected], None],
         progress: Callable[[World, int, int], None] = lambda *_: None,
+        check_signals: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the run.
 
@@ -166,12 +167,14 @@ class TuningRun:
             budget: seconds until the run ends.
             keep: called after each job that has measured something.
             progress: called with the layout that is measured, the number of units that are done, and of all.
+            check_signals: called between jobs and every 50 ms; an exception of it ends the run.
         """
         self._wish = wish
         self._collected = collected
         self._deadline = time.monotonic() + budget
         self._keep = keep
         self._progress = progress
+        self._check_signals = check_signals
         self._attempts: dict[World, _Attempts] = defaultdict(_Attempts)
         self._mpiexec = jobs.find_mpiexec() if any(map(wish.needs_mpiexec, wish.worlds)) else ""
         self._mpiexec_options = jobs.mpiexec_options(self._mpiexec) if self._mpiexec else []
@@ -264,7 +267,8 @@ class TuningRun:
                 ended = jobs.run_until_ended(job, deadline + LATE_SECONDS, lambda: self._receive(receiver, world))
             finally:
                 job.stop(_GRACE_SECONDS)
-                self._receive(receiver, world)
+                receiver.receive()
+            self._receive(receiver, world)
             if not ended:
                 return receiver.late(plan.patience)
             return receiver.blame(receiver.reason or job.reason()) if job.failed() else ""
@@ -277,6 +281,7 @@ class TuningRun:
 
     def _receive(self, receiver: _Receiver, world: World) -> None:
         receiver.receive()
+        self._check_signals()
         self._progress(world, len(self._all) - len(self.missing()), len(self._all))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -35,13 +36,13 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "_SHORTEST_JOB_SECONDS", 0.2)
     behaviour = tmp_path / "behaviour"
 
-    def prepare(behaviours=None, collected=None, budget=30.0, **fields):
+    def prepare(behaviours=None, collected=None, budget=30.0, check_signals=lambda: None, **fields):
         behaviour.write_text(json.dumps(behaviours or {}))
         command = lambda self, world, folder: [sys.executable, FAKE, str(folder), str(behaviour)]  # noqa: E731
         monkeypatch.setattr(TuningRun, "_command", command)
         wish = make_wish(**fields)
         collected = Collected() if collected is None else collected
-        return TuningRun(wish, collected, budget, prepare.kept.append), collected
+        return TuningRun(wish, collected, budget, prepare.kept.append, check_signals=check_signals), collected
 
     prepare.kept = []
     prepare.plans = lambda: [
@@ -159,6 +160,19 @@ def test_an_interrupt_ends_the_job_and_keeps_what_was_measured(start):
         run.run()
     assert [unit.bytes for _, unit in collected.sizes] == [64, 65536]
     assert start.kept[-1] is collected and len(run.missing()) == 2
+
+
+def test_a_signal_that_was_noted_ends_the_job_and_blames_no_candidate(start, tmp_path, monkeypatch):
+    def check_signals():
+        if collected.sizes:
+            raise KeyError("signal")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run, collected = start({"allreduce 1024 x/slow": "hang"}, check_signals=check_signals)
+    with pytest.raises(KeyError):
+        run.run()
+    assert start.kept[-1] is collected and collected.failures == {} and len(run.missing()) >= 2
+    assert not list(tmp_path.glob("horocache-run-*"))
 
 
 def test_a_resumed_run_measures_only_what_is_missing(start):
