@@ -135,8 +135,7 @@ std::string LedgerText() {
                      ", \"registrations\": " + std::to_string(state().host.size()) +
                      ", \"streams\": " + std::to_string(state().streams.size()) +
                      ", \"events\": " + std::to_string(state().events.size()) +
-                     ", \"modules\": " + std::to_string(state().modules.size()) +
-                     ", \"waits_in_calls\": " + std::to_string(state().waits_in_calls);
+                     ", \"modules\": " + std::to_string(state().modules.size());
   for (const auto& [kind, number] : state().communicators) text += ", \"" + kind + "\": " + std::to_string(number);
   return text + "}\n";
 }

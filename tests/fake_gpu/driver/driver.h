@@ -146,7 +146,6 @@ struct State {
   std::vector<std::weak_ptr<Capture>> captures;
   uint64_t last_capture = 0;
   uint64_t last_item = 0;
-  uint64_t waits_in_calls = 0;  // calls that had to wait for work of streams, such as cuMemFree on a busy device
   std::map<std::string, uint64_t> communicators;  // ledger of the fake NCCL: kind and number
   std::mt19937_64 random;
 };

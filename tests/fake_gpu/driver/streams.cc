@@ -220,7 +220,6 @@ void WaitUntil(Lock* lock, const std::function<bool()>& done) {
 
 void WaitForDevice(Lock* lock, Device* device) {
   if (!Busy(*device)) return;
-  ++state().waits_in_calls;
   WaitUntil(lock, [device] { return device->error != k_SUCCESS || !Busy(*device); });
 }
 
