@@ -21,7 +21,7 @@ Each step has an operation: an optimizer reduces all gradients in each step, wit
 whose parameters are all frozen has no operation, and changes nothing by regrouping. The argument needs that the ranks
 count the same steps and that the gradients travel in the rounds of the set of all ranks. So only the first optimizer
 with num_groups="auto" on that set changes its groups, and join(), after which the ranks count differently, is refused
-as soon as there is such an optimizer.
+as soon as a program has made such an optimizer.
 """
 
 from __future__ import annotations

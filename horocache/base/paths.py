@@ -19,13 +19,20 @@ def is_folder(path: Path) -> bool:
 def why_not_writable(path: Path) -> str | None:
     """Return why no file of this name can be written, or None. Nothing is made.
 
-    For example, ``there is no folder X`` for ``X/table.json``.
+    For example, ``the folder X does not exist`` for ``X/table.json``.
     """
     folder = path.absolute().parent
     if is_folder(path):
         return "it is a folder; name a file"
     if not is_folder(folder):
-        return f"there is no folder {folder}"
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        return f"this user may not write to {path if path.exists() else folder}"
+        return f"the folder {folder} does not exist"
+    try:
+        path.stat()
+        written = path
+    except FileNotFoundError:
+        written = folder
+    except OSError as error:  # such as a name that is too long
+        return error.strerror
+    if not os.access(written, os.W_OK):
+        return f"this user may not write to {written}"
     return None

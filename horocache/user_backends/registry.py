@@ -60,7 +60,7 @@ def register_backend(name: str, backend: type[Backend] | None = None) -> None:
 
 
 def unregister_backend(name: str) -> None:
-    """Undo :func:`register_backend`, for later jobs; nothing happens if there is no such backend."""
+    """Undo :func:`register_backend`, for later jobs; does nothing for another name."""
     context.state.user_backends.pop(name, None)
 
 

@@ -87,7 +87,7 @@ def test_a_killed_rank_ends_a_job_that_is_tuned(launcher, victim):
         ("--autotune-load=nowhere.json", "autotune file nowhere.json: cannot be opened"),
         (
             "--autotune-log-file=nowhere/log.csv",
-            "HOROCACHE_AUTOTUNE_LOG=nowhere/log.csv: there is no folder ",
+            "HOROCACHE_AUTOTUNE_LOG=nowhere/log.csv: the folder ",
         ),
     ],
 )

@@ -147,7 +147,7 @@ def test_files_that_cannot_be_written_any_more_are_one_warning_each(tmp_path, ca
 
 @pytest.mark.parametrize("name", ["autotune_log", "autotune_save"])
 @pytest.mark.parametrize(
-    ("path", "words"), [("nowhere/file", "there is no folder {}/nowhere"), (".", "it is a folder; name a file")]
+    ("path", "words"), [("nowhere/file", "the folder {}/nowhere does not exist"), (".", "it is a folder; name a file")]
 )
 def test_a_path_that_cannot_be_written_is_an_error_on_rank_0_at_the_start(tmp_path, name, path, words):
     knobs = FakeRuntime(**{name: str(tmp_path / path)}).knobs()
