@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
 
+import psutil
+
 # Replaces ssh, and is called like it: [options] address command...
 _AGENT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -129,6 +131,13 @@ def two_hosts(folder: Path, link: SlowLink | None = None) -> Iterator[Hosts]:
             raise NoNamespacesError(f"this machine makes no network namespaces: {error.stderr.strip()}") from error
         stack.callback(hosts.kill_all)
         yield hosts
+
+
+def name_interface() -> None:
+    """Set ``GLOO_SOCKET_IFNAME`` on a host of :func:`two_hosts` to its interface; elsewhere leave it unchanged."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address in _ADDRESSES for address in addresses):
+            os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 def _write_agent(hosts: Hosts) -> None:

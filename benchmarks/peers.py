@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.network import name_interface
 from benchmarks.page import Page
 
 ALL = frozenset({"horocache", "gloo", "mpi4py"})
@@ -201,3 +202,25 @@ def buckets(tensors: Sequence[Any], bucket_bytes: int) -> list[list[Any]]:
         result[-1].append(tensor)
         room -= tensor.numel() * tensor.element_size()
     return result
+
+
+def mixed(rank: Rank, **knobs: Any) -> Any:
+    """Start horocache anew with gloo beside its own backends; return ``horocache.mcr_dl`` with all backends of the job.
+
+    Args:
+        rank: this rank.
+        knobs: of ``horocache.init``.
+    """
+    import horocache.mcr_dl as mcr_dl
+    from horocache.user_backends import register_backend, registered_backends
+
+    name_interface()
+    mcr_dl.finalize()
+    if "gloo" not in registered_backends():
+        import torch
+
+        torch.set_num_threads(1)
+        register_backend("gloo")
+    rank.horocache_as_launched(**knobs)
+    mcr_dl.init("auto")
+    return mcr_dl
