@@ -39,7 +39,7 @@ export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= 1
 export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 
-.PHONY: help demo test test-cpp test-python test-nccl test-mpi $(MPIS:%=test-mpi-%) build core lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper dist docs clean
+.PHONY: help demo test test-cpp test-python test-nccl test-mpi $(MPIS:%=test-mpi-%) build core lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper bench-mixed dist docs clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -277,6 +277,9 @@ bench-control: $(VENV)/bench.stamp build  ## The paper's experiment: what of the
 
 bench-paper: $(VENV)/bench.stamp build  ## The paper's grid: caching and grouping; BENCH_ARGS is passed on (12 minutes; results/)
 	$(BIN)/python benchmarks/paper.py $(BENCH_ARGS)
+
+bench-mixed: $(VENV)/bench.stamp build  ## Several backends in one program: overhead, choice, workloads; BENCH_ARGS is passed on (15 minutes; results/)
+	$(BIN)/python benchmarks/mixed.py $(BENCH_ARGS)
 
 dist: $(VENV)/test.stamp  ## Source distribution and, built from it, a wheel (dist/)
 	rm -rf dist

@@ -67,6 +67,31 @@ def _over(peer: str) -> Callable[[Figure], float | None]:
     return over
 
 
+def _by_size(
+    value: Callable[[Figure], float | None], least: int, most: int = 1 << 62
+) -> Callable[[Figure], float | None]:
+    """Return ``value`` for figures whose size in bytes lies between the limits, and None for others."""
+    return lambda figure: value(figure) if least <= figure.detail["bytes"] <= most else None
+
+
+def _percent_over(peer: str, from_us: float) -> Callable[[Figure], float | None]:
+    """Return a function for the time above the peer's in percent, where the peer takes at least ``from_us``."""
+    ratio = _against(peer)
+
+    def over(figure: Figure) -> float | None:
+        times_as_fast = ratio(figure)
+        if times_as_fast is None or figure.median * times_as_fast < from_us:
+            return None
+        return 100.0 * (1.0 / times_as_fast - 1.0)
+
+    return over
+
+
+def _against_slowest(suffix: str) -> Callable[[Figure], float | None]:
+    """Return a function for the smallest ratio to peers whose names have this end."""
+    return lambda figure: min((value for name, value in figure.ratio.items() if name.endswith(suffix)), default=None)
+
+
 def _counter(name: str) -> Callable[[Figure], float | None]:
     return lambda figure: figure.counters.get(name)
 
@@ -235,10 +260,56 @@ GOALS = (
     Goal("2 x 2 hosts, from 1 MiB: two levels x flat", "hosts", _against("flat", _MIB), 1.0, True, impl=_TWO_LEVELS),
 )
 
+_MCR_DL, _AUTO = "horocache.mcr_dl", "horocache, auto"
+MIXED = (
+    Goal(
+        "mcr_dl, up to 4 KiB: us over the daemon's own call",
+        "mixed_overhead",
+        _by_size(_over("daemon"), 0, 4 << 10),
+        1.5,
+        impl=_MCR_DL,
+    ),
+    Goal(
+        "mcr_dl, from 1 MiB: % over the daemon's own call",
+        "mixed_overhead",
+        _by_size(_percent_over("daemon", 0.0), _MIB),
+        1.0,
+        impl=_MCR_DL,
+    ),
+    *(
+        Goal(
+            f"mcr_dl: % over {peer}, where that takes 20 us or more",
+            "mixed_overhead",
+            _percent_over(peer, 20.0),
+            5.0,
+            impl=_MCR_DL,
+        )
+        for peer in ("mpi4py", "torch.distributed")
+    ),
+    Goal("auto: x the best fixed backend", "mixed_auto", _against_slowest(""), 1 / 1.1, True, impl=_AUTO),
+    Goal(
+        "auto over a workload: x the best single backend",
+        "mixed_workloads",
+        _against_slowest(" alone"),
+        1.0,
+        True,
+        until="2 x 2 hosts",
+        impl=_AUTO,
+    ),
+    Goal(
+        "autotune: x the best point of the grid",
+        "mixed_autotune",
+        _against("best of the grid"),
+        1 / 1.03,
+        True,
+        impl="horocache, autotuned",
+    ),
+)
 
-def judge(figures: Sequence[Figure]) -> Table:
+
+def judge(figures: Sequence[Figure], of: Sequence[Goal] = GOALS) -> Table:
     """Return one row per goal and figure that it applies to, or per goal and its worst or best figure."""
-    rows = [row for goal in GOALS for row in _rows(goal, figures)]
+    rows = [row for goal in of for row in _rows(goal, figures)]
     return Table("Goals", ["goal", "case", "limit", "value", "verdict"], rows)
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ("demo", "test", "lint", "sanitize", "bench", "bench-control", "bench-paper", "dist", "docs", "clean")
+TARGETS = (
+    *("demo", "test", "lint", "sanitize", "bench", "bench-control", "bench-paper", "bench-mixed"),
+    *("dist", "docs", "clean"),
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 
