@@ -32,7 +32,9 @@ from horocache.tuning.table import Table, load, save
 PARTS = ("overhead", "backends", "auto", "workloads", "autotune")
 _OPS = ("allreduce", "alltoall", "allgather")
 _OVERLAP = 4  # operations of a set, as in horocache tune
-_START_S = 90.0  # for the ranks to start, and for what is measured after the budget is over
+_WARM_UP = (3, 1)  # steps of a workload on one host, and on two, where a step takes seconds
+_START_S = 90.0  # for the ranks to start and to check results
+_FEWEST_S = 240.0  # for the fewest repetitions on two hosts, whatever the budget is
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Amounts:
     auto_sizes: tuple[int, ...] = (64, 1 << 12, 1 << 16, 1 << 19, 1 << 22)
     auto_s: float = 1.5  # of an operation and size
     workload_s: float = 18.0  # of a workload on one host; on two hosts twice as long
-    rounds: int = 3
+    rounds: tuple[int, int] = (3, 2)  # on one host, and on two
+    shrink: int = 1  # divides the sizes of workloads
     models: tuple[tuple[str, float], ...] = (("EfficientNet-B0", 20.0), ("ResNet-50", 30.0))  # and ms of computation
     grid: dict[str, list[Any]] = field(
         default_factory=lambda: {
@@ -83,7 +86,8 @@ QUICK = Amounts(
     auto_sizes=(64, 1 << 20),
     auto_s=0.1,
     workload_s=1.0,
-    rounds=1,
+    rounds=(1, 1),
+    shrink=32,
     models=(("EfficientNet-B0", 5.0),),
     grid={"num_groups": [1, 5], "fusion_threshold": [0, 128 << 20]},
     samples=4,
@@ -151,7 +155,7 @@ class Runner:
             bench,
             layout.ranks,
             parameters,
-            timeout_s=3 * budget_s + _START_S,
+            timeout_s=3 * budget_s + _START_S + (0.0 if layout.link is None else _FEWEST_S),
             needs_mpi=layout.link is not None,
             link=layout.link,
         )
@@ -202,6 +206,7 @@ class Runner:
             parameters = {
                 "ops": list(_OPS),
                 "sizes": list(amounts.auto_sizes),
+                "overlap": _OVERLAP,
                 "table": str(self._table_path),
                 "layout": layout.name,
                 "budget_s": amounts.auto_s,
@@ -217,13 +222,15 @@ class Runner:
             for workload in WORKLOADS.values():
                 assert self.outcome.table is not None
                 budget_s = amounts.workload_s * layout.hosts
-                operations = workload.make(layout.ranks)
+                operations = workload.step(layout.ranks, amounts.shrink)
                 parameters = {
                     "workload": workload.name,
+                    "shrink": amounts.shrink,
                     "table": str(self._table_path),
                     "layout": layout.name,
                     "choices": mixing.choices(self.outcome.table, layout.ranks, layout.hosts, operations),
-                    "rounds": amounts.rounds,
+                    "rounds": amounts.rounds[layout.hosts > 1],
+                    "warm_up": _WARM_UP[layout.hosts > 1],
                     "budget_s": budget_s,
                 }
                 series = self._series("mixed_workloads", layout, parameters, budget_s)

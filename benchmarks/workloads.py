@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.architectures import load
 
@@ -83,6 +83,10 @@ class Workload:
     of: str
     make: Callable[[int], list[Operation]]
 
+    def step(self, ranks: int, shrink: int = 1) -> list[Operation]:
+        """Return the operations of a step, with all sizes divided by ``shrink``, for a short trial."""
+        return [_shrunk(operation, ranks, shrink) for operation in self.make(ranks)]
+
 
 def dlrm(ranks: int) -> list[Operation]:
     """Embeddings forward; then the top network's gradients, the embeddings' and the bottom network's, overlapped."""
@@ -113,6 +117,12 @@ def mixture_of_experts(ranks: int) -> list[Operation]:
 def dense(ranks: int) -> list[Operation]:
     """All gradients at once."""
     return [Operation(ALLREDUCE, math.prod(shape)) for _, shape in reversed(load(DENSE))]
+
+
+def _shrunk(operation: Operation, ranks: int, by: int) -> Operation:
+    counts = tuple(tuple(count // by for count in row) for row in operation.counts)
+    least = 1 if operation.op == ALLREDUCE else ranks
+    return replace(operation, count=max(least, _round(operation.count // by, least)), counts=counts)
 
 
 def _round(count: int, ranks: int) -> int:

@@ -1,4 +1,4 @@
-"""``"auto"`` by a tuning table against every fixed backend and algorithm, alternated: blocking operations."""
+"""``"auto"`` by a tuning table against every fixed backend and algorithm, alternated: sets of overlapped operations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ AUTO = "horocache, auto"
 _REPETITIONS = 40
 
 
-def measure(rank: Rank, ops: list[str], sizes: list[int], table: str, layout: str, budget_s: float) -> list[Series]:
+def measure(
+    rank: Rank, ops: list[str], sizes: list[int], overlap: int, table: str, layout: str, budget_s: float
+) -> list[Series]:
     """Measure every operation and size.
 
     Args:
         rank: this rank.
         ops: operations of a tuning table.
         sizes: in bytes.
+        overlap: operations of a set, as the table has them.
         table: path of the tuning table.
         layout: the label of the layout.
         budget_s: for the repetitions of one operation and size.
@@ -37,7 +40,7 @@ def measure(rank: Rank, ops: list[str], sizes: list[int], table: str, layout: st
     for unit in (Unit(op, size) for op in ops for size in sizes):
         contestants = []
         for impl, backend in names.items():
-            made = _contestant(hc, unit, impl, backend)
+            made = _contestant(hc, unit, overlap, impl, backend)
             if _runs(hc, rank, made):
                 contestants.append(made)
         wrong = check(rank.page, contestants)
@@ -49,21 +52,21 @@ def measure(rank: Rank, ops: list[str], sizes: list[int], table: str, layout: st
     return series
 
 
-def _contestant(hc: Any, unit: Any, impl: str, backend: str) -> Contestant:
-    from horocache.tuning.operations import prepare
+def _contestant(hc: Any, unit: Any, overlap: int, impl: str, backend: str) -> Contestant:
+    from horocache.tuning.operations import Prepared, prepare
 
-    checked, timed = (prepare(unit, 0, values=values) for values in (True, False))
-    results: list[Any] = []
+    names = [f"auto.{unit.op}.{unit.bytes}.{impl}.{number}" for number in range(overlap)]
+    checked, timed = ([prepare(unit, i, values=values) for i in range(overlap)] for values in (True, False))
 
-    def run() -> None:
-        handle = timed.start(f"auto.{unit.op}.{unit.bytes}.{impl}", backend)
-        hc.synchronize(handle)
+    def run_set(operations: list[Prepared]) -> list[Any]:
+        handles = [one.start(name, backend) for one, name in zip(operations, names, strict=True)]
+        results: list[Any] = hc.synchronize(handles)
+        return results
 
     def wrong() -> int:
-        results.append(hc.synchronize(checked.start(f"auto.{unit.op}.{unit.bytes}.{impl}", backend)))
-        return checked.wrong(results.pop())
+        return sum(one.wrong(result) for one, result in zip(checked, run_set(checked), strict=True))
 
-    return Contestant(impl, run, inner=20 if unit.bytes < 1 << 16 else 2, wrong=wrong)
+    return Contestant(impl, lambda: run_set(timed) and None, inner=10 if unit.bytes < 1 << 16 else 1, wrong=wrong)
 
 
 def _runs(hc: Any, rank: Rank, contestant: Contestant) -> bool:

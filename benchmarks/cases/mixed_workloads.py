@@ -23,7 +23,6 @@ _BUCKET_BYTES = 25 << 20  # DistributedDataParallel's default
 _PERIOD = 13  # of the values, whose sums stay exact in float32
 _REPETITIONS = 20  # of a round, at most
 _SHARE_ON_EVENTS = 0.9  # of the time, for all contestants but Horovod's plan
-_WARM_UP = 2  # steps: 1 negotiates, 2 comes from the cache
 
 Wait = Callable[[], object]
 
@@ -53,20 +52,30 @@ class Buffers:
 
 
 def measure(
-    rank: Rank, workload: str, table: str, layout: str, choices: dict[str, list[str]], rounds: int, budget_s: float
+    rank: Rank,
+    workload: str,
+    shrink: int,
+    table: str,
+    layout: str,
+    choices: dict[str, list[str]],
+    rounds: int,
+    warm_up: int,
+    budget_s: float,
 ) -> list[Series]:
     """Measure all ways to run a workload's step.
 
     Args:
         rank: this rank.
         workload: a name of ``WORKLOADS``.
+        shrink: divides all sizes.
         table: path of the tuning table.
         layout: the label of the layout.
         choices: for mixing by op, and by op and size, the backend of each operation of the step.
         rounds: how often both settings of the daemon take their turn.
-        budget_s: for all repetitions.
+        warm_up: untimed steps before the first of a round. One negotiates the operations; the next come from the cache.
+        budget_s: for all repetitions; two of each round are made in any case.
     """
-    operations = WORKLOADS[workload].make(rank.size)
+    operations = WORKLOADS[workload].step(rank.size, shrink)
     step = Step(rank, operations)
     seconds: dict[str, list[float]] = {}
     cpu: dict[str, list[float]] = {}
@@ -77,7 +86,7 @@ def measure(
             if number == 0:
                 check(rank.page, contestants)
             times = alternate(
-                rank.page, contestants, repetitions=repetitions, budget_s=limit_s, warm_up=_WARM_UP, at_least=2
+                rank.page, contestants, repetitions=repetitions, budget_s=limit_s, warm_up=warm_up, at_least=2
             )
             for name, one in times.items():
                 seconds.setdefault(name, []).extend(one.seconds)
@@ -85,7 +94,7 @@ def measure(
             # The other setting makes as many repetitions, so that pairs are of the same round.
             repetitions, limit_s = len(one.seconds), float("inf")
     moved = sum(operation.bytes for operation in operations)
-    detail = {"workload": workload, "layout": layout, "operations": len(operations), "bytes": moved}
+    detail = {"workload": workload, "layout": layout, "shrink": shrink, "operations": len(operations), "bytes": moved}
     case = f"{workload}, {layout}"
     return [
         Series(case, name, "ms", values, cpu_seconds=cpu[name], detail={**detail, "choices": choices.get(name, [])})
