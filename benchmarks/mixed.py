@@ -33,6 +33,7 @@ PARTS = ("overhead", "backends", "auto", "workloads", "autotune")
 _OPS = ("allreduce", "alltoall", "allgather")
 _OVERLAP = 4  # operations of a set, as in horocache tune
 _WARM_UP = (3, 1)  # steps of a workload on one host, and on two, where a step takes seconds
+_AUTOTUNE_S = 120.0  # about the time of a grid, a search and the comparison
 _START_S = 90.0  # for the ranks to start and to check results
 _FEWEST_S = 240.0  # for the fewest repetitions on two hosts, whatever the budget is
 
@@ -55,6 +56,7 @@ class Amounts:
     """How much is measured. Seconds are those of the repetitions, without start and checks."""
 
     overhead_sizes: tuple[int, ...] = (8, 1 << 12, 1 << 20, 1 << 22)
+    block_s: float = 4e-3  # of a loop of calls
     overhead_s: float = 1.0  # of an operation, backend and size
     sizes: tuple[int, ...] = (64, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 20, 1 << 22)  # of the table
     backends_s: float = 1.5  # of an operation and size
@@ -79,6 +81,7 @@ class Amounts:
 
 QUICK = Amounts(
     overhead_sizes=(8, 1 << 20),
+    block_s=1e-3,
     overhead_s=0.1,
     sizes=(64, 1 << 16, 1 << 20),
     backends_s=0.1,
@@ -177,6 +180,7 @@ class Runner:
             "sizes": list(amounts.overhead_sizes),
             "ops": ["allreduce", "alltoall"],
             "backends": backends,
+            "block_s": amounts.block_s,
             "budget_s": amounts.overhead_s,
         }
         budget_s = 2 * len(backends) * len(amounts.overhead_sizes) * amounts.overhead_s
@@ -219,7 +223,7 @@ class Runner:
     def _workloads(self) -> list[Figure]:
         amounts, figures = self._amounts, []
         for layout in self._tuned_layouts():
-            for workload in WORKLOADS.values():
+            for workload in (WORKLOADS[name] for name in self._options.workloads):
                 assert self.outcome.table is not None
                 budget_s = amounts.workload_s * layout.hosts
                 operations = workload.step(layout.ranks, amounts.shrink)
@@ -260,7 +264,7 @@ class Runner:
                 "steps": amounts.steps,
                 "rounds": amounts.finals,
             }
-            series = self._series("mixed_autotune", layout, parameters, 60.0)
+            series = self._series("mixed_autotune", layout, parameters, _AUTOTUNE_S)
             figures += mixed_report.compared("mixed_autotune", layout.ranks, series)
         return figures
 
@@ -325,6 +329,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     layouts = {layout.name: layout for layout in LAYOUTS}
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="which to measure (all)")
     parser.add_argument("--layouts", nargs="+", choices=list(layouts), default=list(layouts), help="(all)")
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS), help="(all)")
     parser.add_argument("--table", type=Path, metavar="FILE", help="tuning table of an earlier run, in place of a new one")
     parser.add_argument("--quick", action="store_true", help="less of everything, about two minutes")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where to write (results)")

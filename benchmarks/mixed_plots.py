@@ -16,18 +16,19 @@ _DPI = 130
 
 
 def _overhead(figures: Sequence[Figure], path: Path) -> None:
-    """Bars of the times of a call, one group for each operation, backend and size."""
-    _bars(figures, path, "microseconds per call", log=True)
+    """Bars of the times of a call, one chart for each operation, backend and size."""
+    _bars(figures, path, "microseconds per call")
 
 
 def _workloads(figures: Sequence[Figure], path: Path) -> None:
-    """Bars of the times of a step, one group for each workload and layout."""
-    _bars(figures, path, "milliseconds per step", log=False)
+    """Bars of the times of a step, one chart for each workload and layout."""
+    _bars(figures, path, "milliseconds per step")
 
 
-def _bars(figures: Sequence[Figure], path: Path, label: str, log: bool) -> None:
-    """Draw a chart for each case: horizontal bars from zero or one, with the quartiles."""
+def _bars(figures: Sequence[Figure], path: Path, label: str) -> None:
+    """Draw a chart for each case: bars with the quartiles, in one colour for an implementation."""
     cases = by_case(figures)
+    names = list(dict.fromkeys(figure.impl for figure in figures))
     columns = min(3, len(cases))
     rows = -(-len(cases) // columns)
     height = 0.8 + 0.24 * max(map(len, cases.values()))
@@ -37,12 +38,10 @@ def _bars(figures: Sequence[Figure], path: Path, label: str, log: bool) -> None:
         values = [one.median for one in of_case.values()]
         low = [one.median - one.spread[0] for one in of_case.values()]
         high = [one.spread[1] - one.median for one in of_case.values()]
-        axis.barh(list(of_case), values, xerr=[low, high], color=[f"C{i % 10}" for i in range(len(values))], alpha=0.8)
+        axis.barh(list(of_case), values, xerr=[low, high], color=[f"C{names.index(name) % 10}" for name in of_case], alpha=0.8)
         axis.set_title(case, fontsize=9)
         axis.tick_params(labelsize=7)
         axis.invert_yaxis()
-        if log:
-            axis.set_xscale("log")
     for axis in axes.flat[len(cases) :]:
         axis.set_visible(False)
     for axis in axes[-1]:

@@ -7,8 +7,9 @@ torch.distributed that of ``gloo``.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.figures import Series
@@ -20,6 +21,7 @@ OURS, DAEMON = "horocache.mcr_dl", "daemon's own call"
 RAW = {"mpi": "mpi4py", "gloo": "torch.distributed"}
 _BLOCKS = 40
 _FEWEST_BLOCKS = 30
+_MOST_CALLS = 200  # of a block
 _PERIOD = 1021  # of the values, which stay exact in float32
 
 Run = Callable[[], None]
@@ -36,7 +38,9 @@ class Buffers:
     result: Any
 
 
-def measure(rank: Rank, sizes: list[int], ops: list[str], backends: list[str], budget_s: float) -> list[Series]:
+def measure(
+    rank: Rank, sizes: list[int], ops: list[str], backends: list[str], block_s: float, budget_s: float
+) -> list[Series]:
     """Measure every operation, backend and size.
 
     Args:
@@ -44,6 +48,7 @@ def measure(rank: Rank, sizes: list[int], ops: list[str], backends: list[str], b
         sizes: bytes of a rank's tensor.
         ops: of allreduce and alltoall.
         backends: those to measure, if the job has them.
+        block_s: about the duration of a block, from which the number of its calls follows.
         budget_s: for the blocks of one operation, backend and size; thirty are measured in any case.
     """
     mcr_dl = mixed(rank)
@@ -51,11 +56,13 @@ def measure(rank: Rank, sizes: list[int], ops: list[str], backends: list[str], b
     for backend in (name for name in mcr_dl.get_backends() if name in backends):
         for op in ops:
             for size in sizes:
-                series += _size(rank, mcr_dl, op, backend, size, budget_s)
+                series += _size(rank, mcr_dl, op, backend, size, block_s, budget_s)
     return series
 
 
-def _size(rank: Rank, mcr_dl: Any, op: str, backend: str, size: int, budget_s: float) -> list[Series]:
+def _size(
+    rank: Rank, mcr_dl: Any, op: str, backend: str, size: int, block_s: float, budget_s: float
+) -> list[Series]:
     import numpy as np
 
     count = -(-size // 4 // rank.size) * rank.size
@@ -63,10 +70,12 @@ def _size(rank: Rank, mcr_dl: Any, op: str, backend: str, size: int, budget_s: f
     runs = _runs(rank, mcr_dl, op, backend, buffers)
     contestants = [_contestant(rank, name, op, run, buffers) for name, run in runs.items()]
     wrong = check(rank.page, contestants)
+    calls = _calls_of_block(rank, contestants[0], block_s)
+    contestants = [replace(contestant, inner=calls) for contestant in contestants]
     times = alternate(
         rank.page, contestants, repetitions=_BLOCKS, budget_s=budget_s, warm_up=3, at_least=_FEWEST_BLOCKS
     )
-    detail = {"op": op, "backend": backend, "bytes": count * 4, "calls_per_block": contestants[0].inner}
+    detail = {"op": op, "backend": backend, "bytes": count * 4, "calls_per_block": calls}
     return [
         Series(
             f"{op}, {backend}, {size_label(size)}",
@@ -78,6 +87,13 @@ def _size(rank: Rank, mcr_dl: Any, op: str, backend: str, size: int, budget_s: f
         )
         for name, one in times.items()
     ]
+
+
+def _calls_of_block(rank: Rank, contestant: Contestant, block_s: float) -> int:
+    """Return the number of calls that take about ``block_s``, the same on all ranks."""
+    trial = alternate(rank.page, [contestant], repetitions=3, budget_s=float("inf"))
+    seconds = statistics.median(trial[contestant.name].seconds)
+    return rank.page.agree(max(1, min(_MOST_CALLS, int(block_s / seconds))))
 
 
 def _runs(rank: Rank, mcr_dl: Any, op: str, backend: str, buffers: Buffers) -> dict[str, Run]:
@@ -127,7 +143,6 @@ def _contestant(rank: Rank, name: str, op: str, run: Run, buffers: Buffers) -> C
     count = buffers.data.size
     pattern = (np.arange(count) % _PERIOD).astype(np.float32)
     own, share = buffers.result, count // rank.size
-    inner = 50 if buffers.data.nbytes < 1 << 16 else 10 if buffers.data.nbytes < 1 << 20 else 2
 
     def prepare() -> None:
         np.add(pattern, rank.rank, out=buffers.data)
@@ -143,4 +158,4 @@ def _contestant(rank: Rank, name: str, op: str, run: Run, buffers: Buffers) -> C
             for other in range(rank.size)
         )
 
-    return Contestant(name, run, prepare, inner, wrong)
+    return Contestant(name, run, prepare, wrong=wrong)
