@@ -1,8 +1,8 @@
 """MCR-DL's experiments on this machine: the overhead of mixed backends, backend by operation and size, workloads.
 
-Parts: ``overhead`` (mcr_dl against the daemon and the libraries), ``backends`` (a tuning table), ``auto`` (the choice by
-the table against every fixed one), ``workloads`` (communication of training steps) and ``autotune`` (against a grid).
-Each part writes JSONL and a plot to results/, and its tables to one report.
+Parts: ``overhead`` (mcr_dl against the daemon and the libraries), ``backends`` (a tuning table), ``auto`` (the choice
+by the table against every fixed one), ``workloads`` (communication of training steps) and ``autotune`` (against a
+grid). Each part writes JSONL and a plot to results/, and its tables to one report.
 """
 
 from __future__ import annotations
@@ -330,7 +330,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="which to measure (all)")
     parser.add_argument("--layouts", nargs="+", choices=list(layouts), default=list(layouts), help="(all)")
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS), help="(all)")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="tuning table of an earlier run, in place of a new one")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="tuning table of an earlier run, in place of a new one"
+    )
     parser.add_argument("--quick", action="store_true", help="less of everything, about two minutes")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where to write (results)")
     options = parser.parse_args(arguments)

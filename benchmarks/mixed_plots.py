@@ -1,4 +1,4 @@
-"""The plots of mixed backends, one PNG for each part; the table of backends is drawn by ``horocache tune``'s drawing."""
+"""The plots of mixed backends, one PNG for each part but the table of backends, which ``horocache tune`` can draw."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def _bars(figures: Sequence[Figure], path: Path, label: str) -> None:
         values = [one.median for one in of_case.values()]
         low = [one.median - one.spread[0] for one in of_case.values()]
         high = [one.spread[1] - one.median for one in of_case.values()]
-        axis.barh(list(of_case), values, xerr=[low, high], color=[f"C{names.index(name) % 10}" for name in of_case], alpha=0.8)
+        axis.barh(
+            list(of_case), values, xerr=[low, high], color=[f"C{names.index(name) % 10}" for name in of_case], alpha=0.8
+        )
         axis.set_title(case, fontsize=9)
         axis.tick_params(labelsize=7)
         axis.invert_yaxis()

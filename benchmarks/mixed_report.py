@@ -13,8 +13,8 @@ from benchmarks.report import Table, number
 from benchmarks.workloads import WORKLOADS
 from horocache.tuning.drawing import fastest, size_text
 from horocache.tuning.lookup import World
+from horocache.tuning.table import Layout, Size, canonical
 from horocache.tuning.table import Table as TuningTable
-from horocache.tuning.table import canonical
 
 
 def compared(bench: str, ranks: int, series: Sequence[Series]) -> list[Figure]:
@@ -105,12 +105,7 @@ def _winners(table: TuningTable) -> Iterator[Table]:
     for measurements in canonical(table).operations:
         for layout in measurements.layouts:
             cells = worlds.setdefault(World(layout.ranks, layout.hosts), {}).setdefault(measurements.op, {})
-            for size in layout.sizes:
-                timed = [one for one in size.candidates if one.median_us is not None and not one.wrong]
-                cells[size.bytes] = timed[0].name if timed else "-"
-                chosen = fastest(measurements.op, layout, size)
-                if chosen is not None and timed and chosen[0].name != timed[0].name:
-                    cells[size.bytes] += f" (auto: {chosen[0].name})"
+            cells.update({size.bytes: _winner(measurements.op, layout, size) for size in layout.sizes})
     note = (
         f"The fastest of all candidates for sets of {table.overlap} overlapped operations. Where 'auto' takes another "
         "one, as operations whose sizes differ from rank to rank have one backend for all sizes, it stands beside it."
@@ -121,6 +116,15 @@ def _winners(table: TuningTable) -> Iterator[Table]:
         yield Table(f"The fastest backend: {world}", ["operation", *map(size_text, sizes)], rows, note)
 
 
+def _winner(op: str, layout: Layout, size: Size) -> str:
+    timed = [one for one in size.candidates if one.median_us is not None and not one.wrong]
+    if not timed:
+        return "-"
+    chosen = fastest(op, layout, size)
+    other = "" if chosen is None or chosen[0].name == timed[0].name else f" (auto: {chosen[0].name})"
+    return timed[0].name + other
+
+
 def _auto(figures: Sequence[Figure]) -> Table:
     rows = []
     for case, of_case in by_case(figures).items():
@@ -129,7 +133,9 @@ def _auto(figures: Sequence[Figure]) -> Table:
         rows.append([case, number(auto.median), _spread(auto), best.impl, number(best.median), f"{ratio:.2f}"])
     ratios = sorted(float(row[-1]) for row in rows)
     over = sum(ratio > 1.1 for ratio in ratios)
-    note = f"Of {len(rows)} cases, {over} take more than 1.10 times the best fixed one; the worst takes {ratios[-1]:.2f}."
+    note = (
+        f"Of {len(rows)} cases, {over} take more than 1.10 times the best fixed one; the worst takes {ratios[-1]:.2f}."
+    )
     columns = ["case", "auto, us", "quartiles", "best fixed", "us", "auto / best"]
     return Table("'auto' by the table against the best fixed backend or algorithm", columns, rows, note)
 
@@ -141,8 +147,9 @@ def _times(figures: Sequence[Figure]) -> Table:
     ]
     columns = ["case", "implementation", "ms", "quartiles", "best", "repetitions"]
     note = (
-        "Communication of one training step, without computation. Horovod's plan: rounds at a fixed tick, all operations "
-        "by one library. For dense gradients torch.distributed reduces buckets of 25 MiB, as DistributedDataParallel."
+        "Communication of one training step, without computation. Horovod's plan: rounds at a fixed tick, all "
+        "operations by one library. For dense gradients torch.distributed reduces buckets of 25 MiB, as "
+        "DistributedDataParallel does."
     )
     return Table("Workloads", columns, rows, note)
 
@@ -161,9 +168,7 @@ def _gains(figures: Sequence[Figure]) -> Table:
         "Gain in speed of mixing over the best single backend, the median over the pairs of the same repetition. By op: "
         "a backend for each operation. By op and size: the table's fastest candidate. Auto: the selector by the table."
     )
-    return Table(
-        "Gain of the mix over the best single backend", [*columns, "the paper's", "with"], rows, note
-    )
+    return Table("Gain of the mix over the best single backend", [*columns, "the paper's", "with"], rows, note)
 
 
 def _others(figures: Sequence[Figure]) -> Table:
@@ -186,6 +191,14 @@ def _autotune(figures: Sequence[Figure]) -> Table:
         row = [case, number(default.median), number(best.median), str(points), number(ours.median)]
         rows.append([*row, f"{ours.ratio[tuned.BEST]:.3f}", f"{ours.ratio[tuned.DEFAULT]:.3f}", cost, settings])
     said = [line for one in figures if one.impl == tuned.TUNED for line in one.detail["said"]]
-    columns = ["workload", "default, ms", "best of the grid, ms", "points", "autotuned, ms", "x the best", "x the default"]
+    columns = [
+        "workload",
+        "default, ms",
+        "best of the grid, ms",
+        "points",
+        "autotuned, ms",
+        "x the best",
+        "x the default",
+    ]
     title = "Autotune against an exhaustive grid"
     return Table(title, [*columns, "cost", "settings"], rows, "Autotune said: " + " | ".join(said))

@@ -1,4 +1,4 @@
-"""What a tuning table says of mixing: the table itself, from measurements of the ranks, and the choice per operation."""
+"""The tuning table of a run of benchmarks/mixed.py, and the backends that it chooses for a workload."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def choices(table: Table, ranks: int, hosts: int, operations: Sequence[Operation
     """Choose a backend for each operation of a step: by the operation alone, and by operation and size.
 
     By the operation alone, the choice is among whole backends, each with its own choice of algorithms: the one whose
-    times in the table, added over the step's operations of this kind, are the smallest. By operation and size, it is the
-    fastest candidate at the nearest measured size. The tuned operation for an alltoallv is the alltoall.
+    times in the table, added over the step's operations of this kind, are the smallest. By operation and size, it is
+    the fastest candidate at the nearest measured size. The tuned operation for an alltoallv is the alltoall.
 
     Raises:
         ValueError: the table lacks an operation on this layout.

@@ -18,7 +18,7 @@ class Contestant:
     """One implementation of the measured operation."""
 
     name: str
-    run: Callable[[], None]  # the timed part
+    run: Callable[[], object]  # the timed part
     prepare: Callable[[], None] = _nothing  # runs before it, untimed
     inner: int = 1  # runs per repetition; the repetition's time is their mean
     wrong: Callable[[], int] | None = None  # the number of wrong elements after prepare and one run

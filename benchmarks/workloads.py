@@ -8,10 +8,10 @@ tables of width 64, a mini-batch of 2,048 samples over all ranks, a bottom netwo
 times as large. Tables are divided among the ranks, so that the batch's embeddings are exchanged by an alltoall, and
 their gradients by another.
 
-Mixture of experts: a step of DeepSpeed-MoE's layers, a quarter of the model's width and 4 of its 12 layers with experts
-(width 256 of 1024), 512 tokens per rank, one expert per rank, each token to one expert. Each layer exchanges tokens by an
-alltoallv and back, and the same for their gradients. The number of tokens of the fullest expert is agreed on by a small
-allreduce. The gradients outside the experts are averaged by allreduces.
+Mixture of experts: the layers of DeepSpeed-MoE's model with 350 million parameters outside the experts, scaled down: a
+width of 256 instead of 1,024, 4 of the 12 layers with experts, 512 tokens per rank, one expert per rank, each token to
+one expert. Each layer exchanges tokens by an alltoallv and back, and the same for their gradients. The number of tokens
+of the fullest expert is agreed on by a small allreduce. The gradients outside the experts are averaged by allreduces.
 
 Dense: the gradients of ResNet-50, 161 tensors, last layer first.
 """
@@ -101,7 +101,8 @@ def dlrm(ranks: int) -> list[Operation]:
 
 def mixture_of_experts(ranks: int) -> list[Operation]:
     """Forward: capacity, dispatch and combine of each layer. Backward: the reverse, overlapped with dense gradients."""
-    forward, backward = [], []
+    forward: list[Operation] = []
+    backward: list[Operation] = []
     for layer in range(_MOE_LAYERS):
         there = _routing(layer, ranks)
         back = tuple(zip(*there, strict=True))

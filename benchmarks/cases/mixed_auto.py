@@ -63,10 +63,13 @@ def _contestant(hc: Any, unit: Any, overlap: int, impl: str, backend: str) -> Co
         results: list[Any] = hc.synchronize(handles)
         return results
 
+    def run() -> None:
+        run_set(timed)
+
     def wrong() -> int:
         return sum(one.wrong(result) for one, result in zip(checked, run_set(checked), strict=True))
 
-    return Contestant(impl, lambda: run_set(timed) and None, inner=10 if unit.bytes < 1 << 16 else 1, wrong=wrong)
+    return Contestant(impl, run, inner=10 if unit.bytes < 1 << 16 else 1, wrong=wrong)
 
 
 def _runs(hc: Any, rank: Rank, contestant: Contestant) -> bool:

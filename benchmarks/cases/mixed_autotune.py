@@ -11,7 +11,6 @@ import itertools
 import json
 import logging
 import math
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,8 +67,8 @@ def measure(
         order = list(finalists)
         for name in order[number % 3 :] + order[: number % 3]:
             found.setdefault(name, []).extend(_steps(rank, passes, finalists[name], steps))
-    for name, point in finalists.items():
-        own = {**detail, "point": dict(point), **(cost if name == TUNED else {})}
+    for name, finalist in finalists.items():
+        own = {**detail, "point": dict(finalist), **(cost if name == TUNED else {})}
         series.append(Series(f"{model}, in turns", name, "ms", found[name], detail=own))
     return series
 
@@ -92,7 +91,7 @@ def _over_ranks(rank: Rank, seconds: Sequence[float]) -> float:
     import horocache as hc
 
     slowest = hc.allreduce(np.array(seconds), op=hc.Max, name="slowest")
-    return statistics.median(slowest.tolist())
+    return float(np.median(slowest))
 
 
 def _tune(rank: Rank, passes: TorchPasses, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:

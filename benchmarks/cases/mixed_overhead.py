@@ -24,7 +24,7 @@ _FEWEST_BLOCKS = 30
 _MOST_CALLS = 200  # of a block
 _PERIOD = 1021  # of the values, which stay exact in float32
 
-Run = Callable[[], None]
+Run = Callable[[], object]
 
 
 @dataclass
@@ -60,9 +60,7 @@ def measure(
     return series
 
 
-def _size(
-    rank: Rank, mcr_dl: Any, op: str, backend: str, size: int, block_s: float, budget_s: float
-) -> list[Series]:
+def _size(rank: Rank, mcr_dl: Any, op: str, backend: str, size: int, block_s: float, budget_s: float) -> list[Series]:
     import numpy as np
 
     count = -(-size // 4 // rank.size) * rank.size

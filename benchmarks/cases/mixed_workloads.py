@@ -16,7 +16,12 @@ from benchmarks.peers import Rank, in_buckets, mixed
 from benchmarks.timing import Contestant, alternate, check
 from benchmarks.workloads import ALLREDUCE, ALLTOALL, WORKLOADS, Operation
 
-AUTO, COARSE, FINE, TICK = "horocache, auto", "horocache, by op", "horocache, by op and size", "horocache, Horovod's plan"
+AUTO, COARSE, FINE, TICK = (
+    "horocache, auto",
+    "horocache, by op",
+    "horocache, by op and size",
+    "horocache, Horovod's plan",
+)
 ALONE = " alone"  # ends the names of single backends
 GLOO, MPI, MPI_ASYNC = "torch.distributed, gloo", "mpi4py", "mpi4py, non-blocking"
 _BUCKET_BYTES = 25 << 20  # DistributedDataParallel's default
