@@ -165,8 +165,8 @@ def _gains(figures: Sequence[Figure]) -> Table:
         rows.append([case, single.impl, number(single.median), *gains, f"{workload.gain:+.0f} %", workload.of])
     columns = ["workload", "best single backend", "ms", "by op", "by op and size", "auto"]
     note = (
-        "Gain in speed of mixing over the best single backend, the median over the pairs of the same repetition. By op: "
-        "a backend for each operation. By op and size: the table's fastest candidate. Auto: the selector by the table."
+        "Gain in speed of mixing over the best single backend, the median over the pairs of the same repetition. By "
+        "op: a backend for each operation. By op and size: the table's fastest candidate. Auto: the table's choice."
     )
     return Table("Gain of the mix over the best single backend", [*columns, "the paper's", "with"], rows, note)
 
