@@ -62,7 +62,7 @@ class Amounts:
     backends_s: float = 1.5  # of an operation and size
     repetitions: int = 20
     auto_sizes: tuple[int, ...] = (64, 1 << 12, 1 << 16, 1 << 19, 1 << 22)
-    auto_s: float = 1.5  # of an operation and size
+    auto_s: float = 1.5  # of an operation and size on one host; on two hosts twice as long
     workload_s: float = 18.0  # of a workload on one host; on two hosts twice as long
     rounds: tuple[int, int] = (3, 2)  # on one host, and on two
     shrink: int = 1  # divides the sizes of workloads
@@ -213,9 +213,9 @@ class Runner:
                 "overlap": _OVERLAP,
                 "table": str(self._table_path),
                 "layout": layout.name,
-                "budget_s": amounts.auto_s,
+                "budget_s": amounts.auto_s * layout.hosts,
             }
-            budget_s = len(_OPS) * len(amounts.auto_sizes) * amounts.auto_s
+            budget_s = len(_OPS) * len(amounts.auto_sizes) * amounts.auto_s * layout.hosts
             series = self._series("mixed_auto", layout, parameters, budget_s)
             figures += mixed_report.compared("mixed_auto", layout.ranks, series)
         return figures

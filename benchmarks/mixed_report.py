@@ -67,8 +67,8 @@ def best_single(case: Mapping[str, Figure]) -> Figure:
 
 
 def best_fixed(case: Mapping[str, Figure]) -> Figure:
-    """Return the fastest fixed backend or algorithm of an operation."""
-    return min((one for name, one in case.items() if name != AUTO), key=lambda one: one.median)
+    """Return the fixed backend or algorithm of an operation that auto is slowest against."""
+    return min((one for name, one in case.items() if name != AUTO), key=lambda one: case[AUTO].ratio[one.impl])
 
 
 def _spread(figure: Figure) -> str:
