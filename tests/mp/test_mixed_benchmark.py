@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,12 @@ TINY = replace(
 Lines = dict[str, list[dict[str, Any]]]
 
 
-def run(results: Path, *parts: str) -> Lines:
-    """Run parts, and return the lines of JSONL of each."""
+def run(results: Path, *parts: str, options: Sequence[str] = ()) -> Lines:
+    """Run parts, each in jobs of its own that import torch; return the lines of JSONL of each part."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixed, "QUICK", TINY)
         patch.setattr(mixed, "find_launchers", lambda: Launchers(None, "this test runs without MPI"))
-        assert mixed.main(["--quick", "--results", str(results), "--parts", *parts]) == 0
+        assert mixed.main(["--quick", "--results", str(results), "--parts", *parts, *options]) == 0
 
     def of_part(part: str) -> list[dict[str, Any]]:
         [path] = results.glob(f"mixed-*-{part}.jsonl")
@@ -55,12 +56,15 @@ def run(results: Path, *parts: str) -> Lines:
 
 
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> Lines:
-    """The lines of the parts that use a tuning table."""
-    return run(tmp_path_factory.mktemp("results"), "backends", "auto", "workloads")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lines, Path]:
+    """The lines of the tuning table and of auto, and the table."""
+    results = tmp_path_factory.mktemp("results")
+    lines = run(results, "backends", "auto")
+    [table] = results.glob("*-table.json")
+    return lines, table
 
 
-def test_the_overhead_of_each_backend_is_compared_with_the_daemon_and_the_library(tmp_path):
+def test_m18_the_overhead_of_each_backend_is_compared_with_the_daemon_and_the_library(tmp_path):
     lines = run(tmp_path, "overhead")
     found = {(line["detail"]["op"], line["detail"]["backend"], line["impl"]) for line in lines["overhead"]}
     ours = {mixed_overhead.OURS, mixed_overhead.DAEMON}
@@ -73,20 +77,24 @@ def test_the_overhead_of_each_backend_is_compared_with_the_daemon_and_the_librar
     assert all(line["repetitions"] >= 30 and line["detail"]["wrong"] == 0 for line in lines["overhead"])
 
 
-def test_the_table_has_times_of_gloo_beside_shm(lines):
+def test_the_table_has_times_of_gloo_beside_shm(tuned):
+    lines, _ = tuned
     timed = {(line["op"], line["bytes"]) for line in lines["backends"] if line["candidate"] == "gloo"}
     assert timed == {(op, size) for op in ("allreduce", "alltoall", "allgather") for size in TINY.sizes}
     assert all(line["median_us"] for line in lines["backends"] if line["candidate"] == "shm/auto")
 
 
-def test_every_workload_runs_in_every_way(lines):
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_workload_runs_in_every_way(tmp_path, tuned, workload):
+    _, table = tuned
+    lines = run(tmp_path, "workloads", options=["--workloads", workload, "--table", str(table)])["workloads"]
+    assert {line["detail"]["workload"] for line in lines} == {workload}
     single = {"horocache, shm alone", "horocache, gloo alone"}
-    for workload in WORKLOADS:
-        impls = {line["impl"] for line in lines["workloads"] if line["detail"]["workload"] == workload}
-        assert impls == {*single, ways.COARSE, ways.FINE, ways.AUTO, ways.GLOO, ways.TICK}
+    assert {line["impl"] for line in lines} == {*single, ways.COARSE, ways.FINE, ways.AUTO, ways.GLOO, ways.TICK}
 
 
-def test_auto_is_compared_with_every_fixed_backend(lines):
+def test_t8_auto_is_compared_with_every_fixed_backend(tuned):
+    lines, _ = tuned
     auto = [line for line in lines["auto"] if line["impl"] == "horocache, auto"]
     assert len(auto) == 3
     assert all({"gloo", "shm/auto"} <= set(line["ratio"]) for line in auto)
