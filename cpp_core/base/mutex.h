@@ -27,6 +27,7 @@ namespace horocache {
 class HC_CAPABILITY("mutex") Mutex {
  public:
   void Lock() HC_ACQUIRE() { mutex_.lock(); }
+  bool TryLock() HC_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void Unlock() HC_RELEASE() { mutex_.unlock(); }
   std::mutex& native() { return mutex_; }
 

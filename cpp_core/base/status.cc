@@ -8,7 +8,7 @@ std::string_view StatusCodeName(StatusCode code) {
   static constexpr std::array<std::string_view, kNumStatusCodes> kNames = {
       "Ok",      "InvalidArgument", "NotInitialized", "Unsupported", "Mismatch",    "DuplicateName",
       "Stall",   "PeerLost",        "ShutDown",       "Forked",      "OutOfMemory", "VersionSkew",
-      "Startup", "Aborted",         "Corrupt",        "Internal",    "NonFinite"};
+      "Startup", "Aborted",         "Corrupt",        "Internal",    "NonFinite",   "InputFailed"};
   return kNames.at(static_cast<size_t>(code));
 }
 

@@ -31,9 +31,10 @@ enum class StatusCode : int {
   kCorrupt,      // a message or a file does not decode
   kInternal,     // a defect in horocache
   kNonFinite,    // a rank submitted NaN or infinite values while the knob check_finite was on
+  kInputFailed,  // a rank could not compute the data that it was to submit; the message has its reason
 };
 
-constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kNonFinite) + 1;
+constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kInputFailed) + 1;
 
 std::string_view StatusCodeName(StatusCode code);
 
