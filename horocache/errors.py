@@ -17,6 +17,7 @@ __all__ = [
     "HorovodInternalError",
     "HorovodVersionMismatchError",
     "HostsUpdatedInterrupt",
+    "InputFailedError",
     "InternalError",
     "InvalidArgumentError",
     "MismatchError",
@@ -119,6 +120,10 @@ class NonFiniteError(CollectiveError):
     """A rank submitted NaN or infinite values to a reduction, with ``check_finite`` on; the message names the rank."""
 
 
+class InputFailedError(CollectiveError):
+    """A rank could not compute the data that a collective needs of it; the message names the rank and its reason."""
+
+
 class InternalError(CollectiveError):
     """A defect in horocache; please report it."""
 
@@ -172,6 +177,7 @@ ERRORS: tuple[type[HorocacheError], ...] = (
     CorruptError,
     InternalError,
     NonFiniteError,
+    InputFailedError,
 )
 
 

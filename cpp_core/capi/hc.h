@@ -28,7 +28,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 12
+#define HC_ABI_VERSION 13
 
 typedef enum {
   HC_OK = 0,
@@ -47,7 +47,8 @@ typedef enum {
   HC_ABORTED,      /* a rank aborted the job, or `go_on` ended the call */
   HC_CORRUPT,      /* a message or a file does not decode */
   HC_INTERNAL,     /* a defect in horocache */
-  HC_NON_FINITE    /* a tensor has NaN or infinite values, and the knob check_finite is on; since version 3 */
+  HC_NON_FINITE,   /* a tensor has NaN or infinite values, and the knob check_finite is on; since version 3 */
+  HC_INPUT_FAILED  /* a rank could not compute its tensor; since version 13 */
 } hc_status;
 
 /* One rank's part of a job. Made by hc_start, freed by hc_free. */

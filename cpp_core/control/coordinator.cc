@@ -58,6 +58,7 @@ Status Coordinator::Add(int rank, const wire::Request& request, const RankSet& j
 
 void Coordinator::NoteDefect(int rank, const Signature& signature, Pending* pending) const {
   constexpr size_t kEnough = 1024;  // bytes of text after which further defects are left out
+  pending->input_failed |= signature.input_failed;
   if (signature.defect.empty() || pending->defects.size() > kEnough) return;
   pending->defects += (pending->defects.empty() ? "" : "; ") + names_.Text(rank) + " submitted " + signature.defect;
 }
@@ -66,7 +67,8 @@ Status Coordinator::AddMerged(const MergedRequest& merged, const RankSet& joined
                               std::vector<Response>* responses) {
   const Signature& signature = merged.request.signature;
   std::string text;
-  const bool known = pending_.contains(signature.name) || !signature.defect.empty() || conflicts_.AnyRankLate() ||
+  const bool has_defect = !signature.defect.empty() || signature.input_failed;
+  const bool known = pending_.contains(signature.name) || has_defect || conflicts_.AnyRankLate() ||
                      !conflicts_.Find(signature, &text).empty() || !Validate(signature, size_).ok();
   if (known) {
     for (const RankRun& run : merged.ranks) {
@@ -143,11 +145,13 @@ void Coordinator::FailConflict(int rank, const Signature& signature, const std::
 }
 
 Response Coordinator::Answer(const Pending& pending, const RankSet& joined) const {
+  const auto defects = [&] { return Describe(pending.signature) + names_.OfSet() + ": " + pending.defects + "."; };
+  // A difference beside it may follow from it.
+  if (pending.input_failed) return MakeFailure(pending.signature, StatusCode::kInputFailed, defects());
   if (!pending.mismatch.empty()) return MakeFailure(pending.signature, StatusCode::kMismatch, pending.mismatch);
   if (!pending.defects.empty()) {
     return MakeFailure(pending.signature, StatusCode::kNonFinite,
-                       Describe(pending.signature) + names_.OfSet() + ": " + pending.defects +
-                           ". HOROCACHE_CHECK_FINITE makes this an error.");
+                       defects() + " HOROCACHE_CHECK_FINITE makes this an error.");
   }
   if (const Status status = CheckJoined(pending.signature, joined, names_); !status.ok()) {
     return MakeFailure(pending.signature, status.code(), status.message());

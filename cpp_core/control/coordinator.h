@@ -29,7 +29,8 @@ class Coordinator {
     std::string mismatch;  // the first difference between two ranks' signatures
     int64_t first_ns = 0;
     uint64_t sequence = 0;
-    std::string defects = {};  // why the data of some ranks cannot be used
+    std::string defects = {};   // why the data of some ranks cannot be used
+    bool input_failed = false;  // of one of these ranks
   };
 
   // The selector and the names outlive it.

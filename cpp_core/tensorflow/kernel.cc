@@ -28,8 +28,9 @@ constexpr std::array kCodes = {
     kInternal,            // HC_CORRUPT
     kInternal,            // HC_INTERNAL
     kInvalidArgument,     // HC_NON_FINITE
+    kAborted,             // HC_INPUT_FAILED
 };
-static_assert(kCodes.size() == HC_NON_FINITE + 1);
+static_assert(kCodes.size() == HC_INPUT_FAILED + 1);
 
 }  // namespace
 

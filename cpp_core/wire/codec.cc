@@ -11,7 +11,7 @@ constexpr uint8_t kMagic0 = 'H';
 constexpr uint8_t kMagic1 = 'C';
 enum class Kind : uint8_t { kRequestList = 'Q', kResponseList = 'R' };
 
-constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kNonFinite) + 1;
+constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kInputFailed) + 1;
 
 // Appends fields to a string.
 class Writer {
@@ -195,6 +195,7 @@ void Write(Writer& out, const Signature& signature) {
   out.Text(signature.name);
   out.List(signature.tensors, [&](const TensorMeta& tensor) { Write(out, tensor); });
   out.Text(signature.defect);
+  out.Bool(signature.input_failed);
 }
 
 Signature ReadSignature(Reader& in) {
@@ -212,6 +213,7 @@ Signature ReadSignature(Reader& in) {
   signature.name = in.Text(kMaxNameBytes);
   in.List(3, &signature.tensors, [&] { return ReadTensor(in); });
   signature.defect = in.Text(kMaxNameBytes);
+  signature.input_failed = in.Bool();
   return signature;
 }
 
@@ -220,9 +222,9 @@ void Write(Writer& out, const Request& request) {
   out.Varint(request.changed_bit);
 }
 
-// The fewest bytes that a signature takes: four enums, root, priority, two doubles, four empty texts, and a count of no
-// tensors.
-constexpr size_t kLeastSignatureBytes = 4 + 2 + 16 + 4 + 1;
+// The fewest bytes that a signature takes: four enums, root, priority, two doubles, four empty texts, a flag, and a
+// count of no tensors.
+constexpr size_t kLeastSignatureBytes = 4 + 2 + 16 + 4 + 1 + 1;
 
 Request ReadRequest(Reader& in) {
   Request request;

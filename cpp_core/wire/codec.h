@@ -14,7 +14,7 @@
 
 namespace horocache::wire {
 
-inline constexpr uint8_t kProtocolVersion = 7;
+inline constexpr uint8_t kProtocolVersion = 8;
 inline constexpr size_t kMaxNameBytes = 4096;  // a longer tensor name is kInvalidArgument at submission
 
 void Encode(const RequestList& list, std::string* out);   // appends

@@ -111,7 +111,7 @@ struct TensorMeta {
 };
 
 // Everything that must be equal for the requests of different ranks to be compatible, and nothing that may differ
-// between ranks, except `defect`. A group has several tensors.
+// between ranks, except `defect` and `input_failed`. A group has several tensors.
 struct Signature {
   Op op = Op::kAllreduce;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -128,6 +128,7 @@ struct Signature {
   // The reason why this rank's data cannot be used; empty if it can. It may differ between ranks, so a request with a
   // defect never hits the cache: it goes to the coordinator and fails on all ranks.
   std::string defect;
+  bool input_failed = false;  // the defect: the program could not compute the data
   bool operator==(const Signature&) const = default;
 };
 

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "control/signature.h"
 #include "data/kernels/finite.h"
+#include "runtime/submission/failed_input.h"
 
 namespace horocache::runtime {
 namespace {
@@ -166,6 +167,23 @@ std::string NonFiniteText(const Operation& operation) {
            ", the first at element " + std::to_string(found.first);
   }
   return "";
+}
+
+Status NoteDefect(bool check_finite, Operation* operation) {
+  wire::Signature& signature = operation->request.signature;
+  const std::string* const failed = FailedInput::Reason();
+  if (failed != nullptr && wire::IsPointToPoint(signature.op))
+    return {StatusCode::kInputFailed, "the message is not sent: this rank has " + *failed};
+  if (failed == nullptr && !check_finite && signature.defect.empty()) return Status::Ok();
+  signature.input_failed = failed != nullptr;
+  signature.defect.clear();
+  if (failed != nullptr) {
+    signature.defect = *failed;
+  } else if (check_finite) {
+    signature.defect = NonFiniteText(*operation);
+  }
+  operation->prepared.same_request = false;
+  return Status::Ok();
 }
 
 }  // namespace horocache::runtime

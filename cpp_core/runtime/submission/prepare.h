@@ -43,5 +43,8 @@ Status ReleaseBlocks(Operation* operation);
 // For a reduction: returns text with the number and position of this rank's NaN or infinite values; empty if there are
 // none.
 std::string NonFiniteText(const Operation& operation);
+// Sets the signature's defect, if the thread's input has failed (see failed_input.h), or, with `check_finite`, if there
+// are such values. Clears that of an earlier operation of the record. kInputFailed for a message of a failed input.
+Status NoteDefect(bool check_finite, Operation* operation);
 
 }  // namespace horocache::runtime

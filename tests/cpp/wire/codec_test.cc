@@ -24,6 +24,7 @@ Signature SomeSignature() {
   signature.name = std::string("gr\0up\n\"\xff", 8);
   signature.tensors = {{"a", DType::kBool, {}}, {"b", DType::kComplex128, {-1, 0, int64_t{1} << 62}}};
   signature.defect = "3 NaN";
+  signature.input_failed = true;
   return signature;
 }
 
