@@ -79,7 +79,7 @@ void Timeline::EndThread() {
 // ---- the driving thread
 
 bool Timeline::Full() {
-  const bool full = queue_.operations.size() + queue_.rounds.size() >= kMostRecords;
+  const bool full = queue_.operations.size() + queue_.rounds.size() + queue_.tasks.size() >= kMostRecords;
   if (full) ++queue_.dropped;
   return full;
 }
@@ -103,6 +103,12 @@ void Timeline::MarkRound(uint32_t process_set, uint64_t round, int64_t now_ns) {
   if (!Full()) queue_.rounds.push_back({process_set, round, now_ns});
 }
 
+void Timeline::AddTask(std::string_view thread, std::string_view name, int64_t begin_ns, int64_t end_ns) {
+  if (!writes()) return;
+  MutexLock lock(queue_mutex_);
+  if (!Full()) queue_.tasks.push_back({std::string(thread), std::string(name), begin_ns, end_ns});
+}
+
 void Timeline::CloseInChild() {
   if (on_.exchange(false)) file_->CloseInChild();
 }
@@ -114,6 +120,7 @@ void Timeline::Batch::Clear() {
   lengths.clear();
   texts.clear();
   rounds.clear();
+  tasks.clear();
   dropped = 0;
 }
 
@@ -155,6 +162,7 @@ void Timeline::AddText(const Batch& batch) {
     text_->AddOperation(trace);
   }
   for (const Batch::Round& round : batch.rounds) text_->AddRound(round.process_set, round.round, round.at_ns);
+  for (const Batch::Task& task : batch.tasks) text_->AddTask(task.thread, task.name, task.begin_ns, task.end_ns);
   if (batch.dropped > 0) text_->AddDropped(batch.dropped, NowNs());
 }
 

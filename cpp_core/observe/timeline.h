@@ -56,6 +56,10 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   void Add(const OperationTrace& trace) HC_EXCLUDES(queue_mutex_);
   void MarkRound(uint32_t process_set, uint64_t round, int64_t now_ns) HC_EXCLUDES(queue_mutex_);
+  // See TraceText::AddTask. Does nothing if the file is off. Any thread.
+  void AddTask(std::string_view thread, std::string_view name, int64_t begin_ns, int64_t end_ns)
+      HC_EXCLUDES(queue_mutex_);
+  bool writes() const { return on_.load(std::memory_order_relaxed); }  // true if the file is on
   OperationLog& log() { return log_; }
   // For the child of a fork. No other function may be called afterwards.
   void CloseInChild() HC_NO_THREAD_SAFETY_ANALYSIS;
@@ -75,6 +79,11 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
       int64_t at_ns;
     };
     std::vector<Round> rounds;
+    struct Task {
+      std::string thread, name;
+      int64_t begin_ns, end_ns;
+    };
+    std::vector<Task> tasks;
     uint64_t dropped = 0;
 
     void Clear();

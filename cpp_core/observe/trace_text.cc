@@ -139,6 +139,12 @@ void TraceText::AddOperation(const OperationTrace& trace) {
   if (agreed && trace.started_ns > 0) AddPhases(trace, row);
 }
 
+void TraceText::AddTask(std::string_view thread, std::string_view name, int64_t begin_ns, int64_t end_ns) {
+  const std::string quoted = JsonText(name);
+  const std::string_view escaped = std::string_view(quoted).substr(1, quoted.size() - 2);
+  AddSpan(RowOf(thread), {"task", begin_ns, end_ns}, escaped);
+}
+
 void TraceText::AddRound(uint32_t process_set, uint64_t round, int64_t at_ns) {
   BeginInstant("CYCLE_START", at_ns);
   text_.Append(",\"args\":{\"process_set\":", process_set, ",\"round\":", round, "}}");

@@ -474,10 +474,7 @@ Status Runtime::Queue(Operation* operation, bool* first) {
   if (heap_ != nullptr) HoldBlocks(heap_.get(), operation);
   HC_RETURN_IF_ERROR(Check(*operation));
   if (!operation->prepared.same_memory) HC_RETURN_IF_ERROR(CheckApart(*operation));
-  if (config_.knobs.check_finite) {
-    operation->request.signature.defect = NonFiniteText(*operation);
-    operation->prepared.same_request = false;
-  }
+  HC_RETURN_IF_ERROR(NoteDefect(config_.knobs.check_finite, operation));
   return table_.Add(operation, NowNs(), first);
 }
 

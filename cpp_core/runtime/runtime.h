@@ -91,6 +91,8 @@ class Runtime {
     return metrics_;
   }
   bool alive() const { return alive_; }
+  // True if a rank of the job was lost.
+  bool lost_a_rank() const { return engine_->WhyLost().code() == StatusCode::kPeerLost; }
   // Counts a step of an optimizer. The core uses it only for the metrics.
   void CountStep() { metrics_.steps.Add(1); }
   void CountBytesIntoViews(uint64_t bytes) { metrics_.bytes_into_views.Add(bytes); }
@@ -119,6 +121,19 @@ class Runtime {
   void Recycle(Operation* operation) { table_.Recycle(operation); }
   // See OperationTable::Release. A failure of the operation is logged.
   bool Release(Operation* operation, std::vector<Result>* results) { return table_.Release(operation, results); }
+  // See OperationTable::Listen.
+  OperationTable::Listens Listen(Operation* operation, const Listener& listener, bool detach) {
+    return table_.Listen(operation, listener, detach);
+  }
+  // See ProgressEngine, as for the next five.
+  using Helped = ProgressEngine::Helped;
+  void BeginOutsideWait() { engine_->BeginOutsideWait(); }
+  void EndOutsideWait() { engine_->EndOutsideWait(); }
+  Helped HelpUntil(const std::function<bool()>& done, int64_t deadline_ns) {
+    return engine_->HelpUntil(done, deadline_ns);
+  }
+  void AskDriver() { engine_->AskDriver(); }
+  void WakeHelpers() { engine_->WakeHelpers(); }
   // Returns memory for a tensor, in whole cache lines. It is shared with the other ranks of this host, so that
   // collectives work on it in place. If no shared memory is left, it is private, with one warning. It lives as long as
   // the pointer, also after Stop. Returns null if all memory is used up.
@@ -176,6 +191,7 @@ class Runtime {
   // timeline is being written already, or if the file cannot be written.
   Status StartTimeline(const std::string& path, bool mark_rounds);
   void StopTimeline() { timeline_->Stop(); }
+  std::shared_ptr<observe::Timeline> timeline() const { return timeline_; }
   // The list of completed operations, for the program.
   observe::OperationLog& log() const { return timeline_->log(); }
   // Enables stacks of the program's threads in stall reports and dumps. Frames of files below `own_folder` count as

@@ -40,3 +40,4 @@ class Request(NamedTuple):
     divide_by: str = "all"  # join: "all" or "active"
     tag: int = 0  # of a message; the output of a recv is its input
     first_ready_ns: int = 0  # of a group, for the timeline: time.monotonic_ns() when its first tensor was ready
+    patient: bool = False  # of a recv: no stall limit and no warning while its send has not come

@@ -65,6 +65,26 @@ def poll(handle: int) -> bool:
     return session.runtime.poll(handle)
 
 
+def follow(handle: int, engine: Any, operation: int, may_consume: bool) -> bool:
+    """Have an operation of an engine of :mod:`horocache.dag` end when that of a handle is done.
+
+    Returns:
+        True: the handle is consumed then, as ``may_consume`` allows if the result is in the operation's own tensors.
+        False: the engine's operation runs again then, and must call :func:`synchronize`.
+
+    Raises:
+        InvalidArgumentError: the operation of the handle has no name of the program's.
+    """
+    session = context.current()
+    finish, state = session.pending.get(handle, _NO_FINISHER)
+    consume = may_consume and finish in finishes_many
+    engine.follow(session.runtime, handle, operation, consume)
+    if consume:
+        del session.pending[handle]
+        finish(state, None)
+    return consume
+
+
 def _check_seconds(timeout: float) -> None:
     """Raise InvalidArgumentError unless ``timeout`` is a number from 0 on."""
     if not isinstance(timeout, Real) or not timeout >= 0:

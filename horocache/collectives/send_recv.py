@@ -39,13 +39,25 @@ class Messages(Submitter[T]):
         buffer = self.adapter.on_host(self.adapter.dense(source)[0], True)
         return _start(OP_SEND, [buffer], None, rank, tag, process_set, wait_follows, (_nothing, None))
 
-    def _recv(self, tensor: Any, src: int, tag: int, process_set: ProcessSet, wait_follows: bool = False) -> int:
+    def receive_patiently(self, tensor: Any, src: int, tag: int, process_set: ProcessSet) -> Handle:
+        """Do as :meth:`irecv`, for a message that may come at any time: no stall limit, and no warning."""
+        return Handle(self._recv(tensor, src, tag, process_set, patient=True))
+
+    def _recv(
+        self,
+        tensor: Any,
+        src: int,
+        tag: int,
+        process_set: ProcessSet,
+        wait_follows: bool = False,
+        patient: bool = False,
+    ) -> int:
         (target,) = self.checked([tensor], "recv", in_place=True)
         rank = _checked_peer("src", src, process_set)
         dense, private = self.adapter.dense(target)
         buffer = self.adapter.on_host(dense, False)
         finisher = (self._received, (target, buffer if private or buffer is not dense else None))
-        return _start(OP_RECV, [buffer], [buffer], rank, tag, process_set, wait_follows, finisher)
+        return _start(OP_RECV, [buffer], [buffer], rank, tag, process_set, wait_follows, finisher, patient)
 
     def _received(self, state: tuple[T, T | None], _: object) -> T:
         target, buffer = state
@@ -165,10 +177,13 @@ def _start(
     process_set: ProcessSet,
     wait_follows: bool,
     finisher: tuple[Callable[[Any, Any], Any], Any],
+    patient: bool = False,
 ) -> int:
     session = context.current()
     number, tag = set_id(process_set), _checked_tag(tag)
-    request = Request(op, inputs, outputs, root=peer, process_set=number, wait_follows=wait_follows, tag=tag)
+    request = Request(
+        *(op, inputs, outputs), root=peer, process_set=number, wait_follows=wait_follows, tag=tag, patient=patient
+    )
     handle = session.runtime.submit(request)
     session.pending[handle] = finisher
     return handle

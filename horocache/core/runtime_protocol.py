@@ -25,6 +25,7 @@ class Runtime(Protocol):
     cross_size: int
     homogeneous: bool  # every host has the same number of ranks
     alive: bool
+    lost_a_rank: bool
     mpi: int  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
     nccl: int  # the version of NCCL that CUDA tensors can use, for example 22809; 0: none
 

@@ -54,6 +54,7 @@ class Session:
         "runtime",
         "sets_lock",
         "stacks",
+        "stores",
         "thread_names",
         "tuner",
         "tunes_groups",
@@ -79,6 +80,7 @@ class Session:
         # An optimizer of this session that can change its number of groups, or None.
         self.tunes_groups: object = None
         self.unnamed_optimizers: Counter[int] = Counter()  # by process set: optimizers with default names
+        self.stores: Counter[int] = Counter()  # by process set: key-value stores, whose names have their numbers
         self.logs_layers = tensor_log.is_enabled()  # read once, because every gradient needs it
         self.checks_finite = runtime.knobs()["check_finite"][0] in ("1", 1)  # of tensors that the core sees encoded
         self.compressed = CompressedBytes()

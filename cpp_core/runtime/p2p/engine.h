@@ -182,6 +182,7 @@ class PointToPoint {
   bool ReceiveAll();
   void FindPending(std::vector<Pending>* out) const;
   void Abandon(const Pending& pending);
+  void LeaveOutPatient(std::vector<Pending>* pending);
   // The time at which the pending operation fails; requires stall_fail_ns > 0.
   int64_t FailNs(const Pending& pending) const;
   std::string StallText(const Pending& pending, int64_t now_ns) const;

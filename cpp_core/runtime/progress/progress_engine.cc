@@ -314,11 +314,13 @@ void ProgressEngine::TakeSubmissions(int64_t now_ns) {
 
 void ProgressEngine::TakeWaits() {
   if (!waits_changed_.load() || !waits_changed_.exchange(false)) return;
+  const bool outside = outside_waits_.load() > 0;
   MutexLock lock(threads_mutex_);
   for (const auto& set : sets_) {
-    const int64_t number = set->process_set();
-    set->SetWaiting(
-        std::ranges::any_of(waiters_, [number](const Waiter& waiter) { return waiter.waits_in == number; }));
+    const auto waits = [number = int64_t{set->process_set()}](const Waiter& waiter) {
+      return waiter.waits_in == number;
+    };
+    set->SetWaiting(outside || std::ranges::any_of(waiters_, waits));
   }
 }
 

@@ -113,6 +113,18 @@ class ProgressEngine {
   // or when `go_on` returns false. `go_on` is called several times a second without the progress lock; it may be null.
   bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on,
             OperationState until);
+  // ---- any thread that waits for something else that follows from operations, such as a function that uses a result.
+  // While there is one, submissions do not wait for others that join their round.
+  void BeginOutsideWait();
+  void EndOutsideWait();
+  // Drives the rank until done() or the deadline. kDone: done() is true, and the wait has ended, too. kBusy: another
+  // thread drives, and knows of the wait. WakeHelpers must be called when done() becomes true.
+  enum class Helped { kBusy, kDone, kLate };
+  Helped HelpUntil(const std::function<bool()>& done, int64_t deadline_ns);
+  void AskDriver() { doorbell_.Ring(); }  // has the driving thread look for waits
+  void WakeHelpers() {
+    if (helping_.load()) doorbell_.Ring();
+  }
   // Handles the loss of a rank of the job: every pending operation of its sets, and every message, fails with `why`.
   // kEverySet stands for all sets.
   void Lose(int rank, const Status& why);
@@ -206,6 +218,7 @@ class ProgressEngine {
   int64_t LongestNapNs(int64_t now_ns) const HC_REQUIRES(progress_lock_);
   void HandBack() HC_RELEASE(progress_lock_);
   void StepOn() HC_REQUIRES(progress_lock_);
+  bool AnyWaits() const { return waiting_.load() > 0 || outside_waits_.load() > 0; }
   void Run();
   // Detects a certain deadlock on this rank's side: returns the process set for whose operations this rank waits if no
   // thread of the process will submit anything more by itself, else kNowhere. Two cases count, once they have lasted
@@ -341,6 +354,8 @@ class ProgressEngine {
   std::atomic<bool> waits_changed_{false};  // true if the waits changed since the sets were informed
   std::atomic<pid_t> last_submitter_{0};
   std::atomic<int> waiting_{0};
+  std::atomic<int> outside_waits_{0};
+  std::atomic<bool> helping_{false};  // a thread is in HelpUntil
   // True while the progress thread sleeps no longer than linger_ns. It checks the queue afterwards, so submissions need
   // not wake it.
   std::atomic<bool> lingers_{false};

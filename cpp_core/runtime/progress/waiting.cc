@@ -97,6 +97,35 @@ void ProgressEngine::StopWaiting() {
   waits_changed_.store(true);
 }
 
+void ProgressEngine::BeginOutsideWait() {
+  outside_waits_.fetch_add(1);
+  waits_changed_.store(true);
+}
+
+void ProgressEngine::EndOutsideWait() {
+  outside_waits_.fetch_sub(1);
+  waits_changed_.store(true);
+}
+
+ProgressEngine::Helped ProgressEngine::HelpUntil(const std::function<bool()>& done, int64_t deadline_ns) {
+  if (!config_.waiter_drives || !TryTakePatiently(done)) {
+    doorbell_.Ring();
+    return Helped::kBusy;
+  }
+  metrics_->lock_taken.Add(1);
+  doorbell_.Disarm();
+  helping_.store(true);
+  Drive(Doorbell::kWaiter, deadline_ns, done);
+  helping_.store(false);
+  const bool is_done = done();
+  if (is_done) {
+    EndOutsideWait();
+    Step(NowNs());  // the other ranks see that this thread no longer waits
+  }
+  HandBack();
+  return is_done ? Helped::kDone : Helped::kLate;
+}
+
 // The progress thread releases the progress lock when it finds a waiting thread, so a short retry saves a hand-over.
 bool ProgressEngine::TryTakePatiently(const std::function<bool()>& finished) {
   if (progress_lock_.TryTake()) return true;
@@ -196,15 +225,14 @@ void ProgressEngine::HandBack() {
   // Messages that arrived before the arming have woken no thread. Messages that wait for a peer need no thread until
   // the peer rings.
   const bool messages = HasMessagesUnderWay();
-  const bool more =
-      messages || std::ranges::any_of(sets_, has_pending) || LanesBusy() || ordered_.load() || waiting_.load() > 0;
+  const bool more = messages || std::ranges::any_of(sets_, has_pending) || LanesBusy() || ordered_.load() || AnyWaits();
   progress_lock_.Release();
   if (more || table_->HasQueued()) doorbell_.Ring();
 }
 
 // Steps while anything moves, and polls for a while longer if a collective or a message is under way.
 void ProgressEngine::StepOn() {
-  const auto wanted = [this] { return stop_.load() || (config_.waiter_drives && waiting_.load() > 0); };
+  const auto wanted = [this] { return stop_.load() || (config_.waiter_drives && AnyWaits()); };
   while (Step(NowNs()) && !stop_.load()) {
   }
   if (!given_up_.ok() || (!LanesBusy() && !messages_->Transferring())) return;

@@ -66,6 +66,13 @@ struct GroupTemplate {
   control::KnownEntry entry;    // the response cache's entry for the request
 };
 
+// Learns of the end of an operation, on the driving thread, which it must not block.
+struct Listener {
+  // `status` is that of a detached operation; kOk for any other, whose handle has it.
+  void (*on_done)(void* context, Status status) noexcept = nullptr;
+  void* context = nullptr;
+};
+
 // An operation is launched once a device has all of it in a queue of its own: a stream that waits for
 // Operation::on_device then sees its result. Only operations that NCCL runs are launched; others become done at once.
 enum class OperationState : uint32_t { kPending, kLaunched, kDone };
@@ -78,6 +85,7 @@ struct Operation {
   RowLists rows;
   bool allocate_results = false;
   int32_t tag = 0;                            // of a send or recv
+  bool patient = false;                       // of a recv: it may wait for its send as long as the job runs
   std::optional<cuda::StreamEvent> computed;  // of CUDA tensors: when their stream has computed them
   int64_t first_ready_ns = 0;  // of a group, for the timeline: when its first tensor was ready; 0: unknown
   void* owner = nullptr;       // keeps the tensors alive; managed by the binding
@@ -90,6 +98,8 @@ struct Operation {
   std::vector<bool*> claimed;  // in-flight flags of its names, in the table's map
   bool holds_names = false;    // true if this operation has set these flags
   bool released = false;       // see OperationTable::Release; guarded by the table's mutex
+  Listener listener;           // see OperationTable::Listen; it and the next are guarded by the table's mutex
+  bool detached = false;
   GroupTemplate prepared;
   // Blocks of shared regions that its tensors lie in. Holding them prevents reuse while other ranks may write there.
   std::vector<std::shared_ptr<net::SharedBlock>> blocks;

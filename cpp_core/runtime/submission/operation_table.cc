@@ -248,11 +248,15 @@ void OperationTable::Finish(Operation* operation, Status status) {
   if (!status.ok()) Report([&] { callbacks_.on_failure(status); });
   const uint32_t process_set = operation->process_set;
   const bool launched = Reached(*operation, OperationState::kLaunched);
-  bool released = false;
+  bool released = false, detached = false;
+  Listener listener;
   {
     MutexLock lock(mutex_);
     FreeNames(operation);
     released = operation->released;
+    listener = std::exchange(operation->listener, {});
+    detached = std::exchange(operation->detached, false);
+    if (detached) --detached_;
     if (operation->owner != nullptr) NoteFinished(operation);
     if (released) {
       PutBack(operation);
@@ -262,9 +266,14 @@ void OperationTable::Finish(Operation* operation, Status status) {
     }
   }
   if (!released) Wake(operation);
-  if (released && !status.ok()) Report([&] { callbacks_.on_unseen_failure(status, process_set); });
+  if (released && !detached) NoteUnseen(status, process_set);
+  if (listener.on_done != nullptr) listener.on_done(listener.context, detached ? std::move(status) : Status::Ok());
   if (released) callbacks_.on_freed();
   if (launched) launched_.fetch_sub(1);
+}
+
+void OperationTable::NoteUnseen(const Status& status, uint32_t process_set) {
+  if (!status.ok()) Report([&] { callbacks_.on_unseen_failure(status, process_set); });
 }
 
 void OperationTable::NoteLaunched(Operation* operation, std::shared_ptr<const cuda::Event> on_device) {
@@ -347,12 +356,29 @@ void OperationTable::ForgetSet(uint32_t process_set) {
 bool OperationTable::Release(Operation* operation, std::vector<Result>* results) {
   MutexLock lock(mutex_);
   if (IsDone(*operation)) return false;
-  // Finish must find room without allocating.
-  const auto under_way = static_cast<size_t>(launched_.load());
-  if (freed_.capacity() <= freed_.size() + under_way) freed_.reserve(2 * (freed_.size() + under_way) + 1);
+  ReserveFreed();
   FreeNumber(operation);
   *results = std::move(operation->results);
   return operation->released = true;
+}
+
+// Finish must find room without allocating.
+void OperationTable::ReserveFreed() {
+  const size_t most = freed_.size() + static_cast<size_t>(launched_.load()) + detached_;
+  if (freed_.capacity() <= most) freed_.reserve(2 * most + 1);
+}
+
+OperationTable::Listens OperationTable::Listen(Operation* operation, const Listener& listener, bool detach) {
+  MutexLock lock(mutex_);
+  if (IsDone(*operation)) return Listens::kIsDone;
+  if (operation->listener.on_done != nullptr) return Listens::kHasListener;
+  if (detach) {
+    ReserveFreed();
+    ++detached_;
+    operation->detached = operation->released = true;
+  }
+  operation->listener = listener;
+  return Listens::kYes;
 }
 
 // The lowest free number is the next one, and all ranks must give an operation the same: so it is freed when the
@@ -378,6 +404,7 @@ void OperationTable::PutBack(Operation* operation) {
   operation->first_ready_ns = 0;
   operation->submitted_ns = 0;
   operation->message = 0;
+  operation->patient = false;
   operation->owner = nullptr;
   operation->computed.reset();
   RowLists& rows = operation->rows;

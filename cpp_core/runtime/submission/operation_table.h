@@ -92,6 +92,11 @@ class OperationTable {
   // Consumes the handle of a launched operation that is not done. The table keeps the record and its owner until the
   // device has done the operation; *results gets its results. Returns false, with nothing changed, if it is done.
   bool Release(Operation* operation, std::vector<Result>* results) HC_EXCLUDES(mutex_);
+  // Has a listener called when the operation is done. With `detach`, the handle is consumed, and the table keeps the
+  // record and its owner until then; the caller has named the operation, and it has no results to return. Nothing is
+  // changed if the operation is done, or has a listener.
+  enum class Listens { kYes, kIsDone, kHasListener };
+  Listens Listen(Operation* operation, const Listener& listener, bool detach) HC_EXCLUDES(mutex_);
   // The number of launched operations that are not done.
   int launched() const { return launched_.load(); }
 
@@ -132,6 +137,9 @@ class OperationTable {
   void FreeNumber(Operation* operation) HC_REQUIRES(mutex_);
   void PutBack(Operation* operation) HC_REQUIRES(mutex_);
   void NoteFinished(Operation* operation) HC_REQUIRES(mutex_);
+  void ReserveFreed() HC_REQUIRES(mutex_);
+  // Reports a failure of which no caller learns.
+  void NoteUnseen(const Status& status, uint32_t process_set);
   void Wake(Operation* operation) const;
 
   void Record(observe::FlightRecorder::Kind kind, const Operation& operation, int64_t now_ns,
@@ -157,6 +165,7 @@ class OperationTable {
   };
   std::vector<Finished> finished_ HC_GUARDED_BY(mutex_);
   std::vector<void*> freed_ HC_GUARDED_BY(mutex_);  // owners of released operations that are done
+  size_t detached_ HC_GUARDED_BY(mutex_) = 0;       // operations that are not done
   std::atomic<size_t> finished_count_{0};           // of both lists
   std::atomic<int> launched_{0};
 };

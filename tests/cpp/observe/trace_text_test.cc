@@ -100,6 +100,15 @@ TEST(TraceText, AnOperationWithoutAgreementIsANegotiationWithItsError) {
 {"ph":"X","name":"NEGOTIATE_ALLREDUCE","pid":2,"tid":1,"cat":"control","ts":1.000,"dur":8.000,"args":{"process_set":3,"tensors":1,"bytes":400,"error":"rank 1 \"left\""}})");
 }
 
+TEST(TraceText, ATaskIsASpanInTheRowOfItsThread) {
+  TraceText text = Text();
+  text.AddTask("hc-dag-0", "load \"x\"", 1'000, 3'500);
+  text.AddTask("hc-dag-0", "next", 4'000, 4'000);
+  EXPECT_EQ(Take(&text), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"hc-dag-0"}},
+{"ph":"X","name":"load \"x\"","pid":2,"tid":1,"cat":"task","ts":1.000,"dur":2.500},
+{"ph":"X","name":"next","pid":2,"tid":1,"cat":"task","ts":4.000,"dur":0.000})");
+}
+
 TEST(TraceText, RoundsAndDroppedRecordsAreInstants) {
   TraceText text = Text();
   text.AddRound(1, 12, 34'567);

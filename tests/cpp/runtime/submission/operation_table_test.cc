@@ -311,6 +311,74 @@ TEST_F(OperationTableTest, AFailureOfAReleasedOperationIsUnseen) {
   EXPECT_EQ(unseen_, failures_);
 }
 
+// Takes the outcomes of operations.
+struct Outcomes {
+  std::vector<std::string> texts;
+  Listener listener() {
+    return {[](void* context, Status status) noexcept {
+              static_cast<Outcomes*>(context)->texts.push_back(status.ok() ? "ok" : status.message());
+            },
+            this};
+  }
+};
+
+TEST_F(OperationTableTest, AListenerGetsTheOutcomeAndTheHandleStaysValid) {
+  Outcomes outcomes;
+  Operation* const good = Make("a");
+  Operation* const bad = Make("b");
+  ASSERT_TRUE(Add(good).ok() && Add(bad).ok());
+  using Listens = OperationTable::Listens;
+  ASSERT_EQ(table_.Listen(good, outcomes.listener(), false), Listens::kYes);
+  ASSERT_EQ(table_.Listen(bad, outcomes.listener(), false), Listens::kYes);
+  EXPECT_EQ(table_.Listen(bad, outcomes.listener(), true), Listens::kHasListener);
+  table_.Finish(good, Status::Ok());
+  table_.Finish(bad, InvalidArgumentError("no"));
+  EXPECT_EQ(outcomes.texts, (std::vector<std::string>{"ok", "ok"})) << "the handle has the status";
+  EXPECT_EQ(table_.Find(bad->handle), bad);
+  EXPECT_EQ(bad->status.message(), "no");
+  EXPECT_TRUE(unseen_.empty());
+  EXPECT_EQ(table_.Listen(bad, outcomes.listener(), true), Listens::kIsDone);
+  table_.Recycle(good);
+  Operation* const again = Make("c");
+  ASSERT_EQ(again, good);
+  ASSERT_TRUE(Add(again).ok());
+  table_.Finish(again, Status::Ok());
+  EXPECT_EQ(outcomes.texts.size(), 2u) << "a record forgets its listener";
+}
+
+TEST_F(OperationTableTest, ADetachedOperationKeepsItsOwnerAndItsNameUntilItIsDone) {
+  Outcomes outcomes;
+  int tensor = 0;
+  Operation* const operation = Make("a");
+  operation->owner = &tensor;
+  ASSERT_TRUE(Add(operation).ok());
+  const int64_t handle = operation->handle;
+  ASSERT_EQ(table_.Listen(operation, outcomes.listener(), true), OperationTable::Listens::kYes);
+  EXPECT_EQ(table_.Find(handle), nullptr);
+  EXPECT_EQ(Add(Make("a")).code(), StatusCode::kDuplicateName);
+  std::vector<void*> owners;
+  table_.TakeOwners(&owners);
+  EXPECT_TRUE(owners.empty());
+  table_.FailAll({StatusCode::kPeerLost, "rank 1 is gone"});
+  EXPECT_EQ(outcomes.texts, std::vector<std::string>{"rank 1 is gone"});
+  EXPECT_TRUE(unseen_.empty()) << "the listener has seen it";
+  table_.TakeOwners(&owners);
+  EXPECT_EQ(owners, std::vector<void*>{&tensor});
+  EXPECT_EQ(freed_, 1);
+  EXPECT_TRUE(Add(Make("a")).ok());
+}
+
+TEST_F(OperationTableTest, AReleasedOperationWithAListenerIsNotADetachedOne) {
+  Outcomes outcomes;
+  Operation* const operation = Launch(Make("a"));
+  ASSERT_EQ(table_.Listen(operation, outcomes.listener(), false), OperationTable::Listens::kYes);
+  ASSERT_TRUE(table_.Release(operation, &results_));
+  table_.Finish(operation, Status::Ok());
+  EXPECT_EQ(outcomes.texts, std::vector<std::string>{"ok"});
+  Operation* const next = Launch(Make("b"));
+  EXPECT_TRUE(table_.Release(next, &results_)) << "the count of detached operations is right";
+}
+
 // Otherwise the ranks would give later operations different names, because one device is done before another.
 TEST_F(OperationTableTest, AnAutomaticNumberIsFreeOnceTheHandleIsConsumed) {
   Operation* const zero = Launch(Make(""));
