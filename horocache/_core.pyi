@@ -1,9 +1,11 @@
 """The C++ core, bound with pybind11. Private: use :mod:`horocache` or a framework binding."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from horocache.base.request import Request
+
+T = TypeVar("T")
 
 __version__: str
 
@@ -150,6 +152,8 @@ class Runtime:
     def nccl(self) -> int: ...  # the version of NCCL that CUDA tensors can use, for example 22809; 0: none
     @property
     def alive(self) -> bool: ...
+    @property
+    def lost_a_rank(self) -> bool: ...
     def submit(self, request: Request) -> int: ...  # queues the operation; returns its handle
     # Process sets that are added and removed while the job runs; see hc.h. All ranks of the job make these calls.
     def next_set(self) -> int: ...  # the lowest number that a new set can have on this rank
@@ -287,6 +291,57 @@ class UserCall:
     def sends(self) -> list[tuple[int, int]]: ...  # of operations on rows, by rank: first element and count
     @property
     def receives(self) -> list[tuple[int, int]]: ...
+
+class Engine:
+    """The dependency engine; see ``cpp_core/dag/engine.h``. Variables and operations are numbers."""
+
+    ALWAYS_RUNS: int  # flags of a PreparedOperation: also if something that the operation uses has a failure
+    GOES_ON: int  # the function gets the operation's number and the exception that it inherits; it ends by complete()
+    AT_ONCE: int  # runs within push() if it is ready then
+    NAIVE: int  # the engine has no threads
+
+    def __init__(self, threads: list[int], name: str) -> None: ...  # threads of each queue; none: the naive engine
+    def add_variable(self, carries: bool) -> int: ...  # False: it only orders operations, and takes no failure
+    def delete_variable(self, variable: int) -> None: ...
+    def version(self, variable: int) -> int: ...
+    def is_used(self, variable: int) -> bool: ...  # True if an operation uses it, or waits to
+    def is_idle(self, variable: int) -> bool: ...  # True if nothing pushed uses it any more, and it has no failure
+    def take_failure(self, variable: int) -> BaseException | None: ...
+    def complete(self, operation: int, exception: BaseException | None) -> None: ...
+    def follow(self, runtime: Runtime, handle: int, operation: int, consume: bool) -> None:
+        """End an operation when that of the runtime's ``handle`` is done.
+
+        ``consume``: the handle, which has no results, is consumed then; otherwise the engine's operation runs again, to
+        consume it. Raises InvalidArgumentError if the handle's operation has an automatic name.
+        """
+    # False after the limit; below 0: none. `runtime` learns that a thread waits. They raise what they take.
+    def wait(self, variables: list[int], timeout_s: float, runtime: Runtime | None) -> bool: ...
+    def wait_all(self, timeout_s: float, runtime: Runtime | None) -> bool: ...
+    def close(self, timeout_s: float) -> list[str]: ...  # names of the operations that still run
+    def leak(self) -> None: ...  # it is never destroyed, for a child of fork
+    def counters(self) -> dict[str, int]: ...
+    def pending(self) -> list[tuple[str, str, float]]: ...  # name, state, seconds since its start; the oldest first
+
+class PreparedOperation:
+    """An operation of an engine, which can be pushed several times. ``flags`` are those of Engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        function: Callable[..., object],
+        reads: list[int],
+        writes: list[int],
+        priority: int,
+        queue: int,
+        flags: int,
+        name: str,
+    ) -> None: ...
+    def push(self) -> None: ...
+
+def drop_nothing_more() -> None: ...  # at the end of the interpreter
+def forget_parents_engines() -> None: ...  # in the child of a fork
+def with_failed_input(reason: str, function: Callable[[], T]) -> T:
+    """Call a function; the operations that it submits fail on all ranks with InputFailedError, with this reason."""
 
 class UserCalls:
     """A backend's operations in one process set; see Note [Backends of the program] in data/backends/user/calls.h."""

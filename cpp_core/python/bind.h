@@ -14,6 +14,9 @@ namespace horocache::python {
 // * view_is_intact(slot): true if the slot has a bucket view with the memory that was allocated for it.
 // * view_is_free(slot): true if, besides, only the slot uses it.
 void BindGradients(pybind11::module_& module);
+// Adds Engine (see dag/engine.h) and with_failed_input(reason, function): calls the function; the operations that it
+// submits fail on all ranks.
+void BindDag(pybind11::module_& module);
 void BindKnobs(pybind11::module_& module);
 // Adds run_program(packed, inputs, outputs, ...), which runs a program with all its ranks in this process.
 void BindPrograms(pybind11::module_& module);

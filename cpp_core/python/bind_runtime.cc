@@ -408,6 +408,7 @@ void BindRuntime(py::module_& module) {
       .def_property_readonly("mpi", [](PyRuntime& self) { return self.Known().mpi(); })
       .def_property_readonly("nccl", [](PyRuntime& self) { return self.Known().nccl(); })
       .def_property_readonly("alive", [](PyRuntime& self) { return self.Known().alive(); })
+      .def_property_readonly("lost_a_rank", [](PyRuntime& self) { return self.Known().lost_a_rank(); })
       .def("submit", &PyRuntime::Submit, py::arg("request"))
       .def("submit_gradients", &PyRuntime::SubmitGradients, py::arg("slots"), py::arg("reduce_op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("process_set"))

@@ -21,4 +21,5 @@ PYBIND11_MODULE(_core, module) {
   horocache::python::BindKnobs(module);
   horocache::python::BindPrograms(module);
   horocache::python::BindRuntime(module);
+  horocache::python::BindDag(module);
 }

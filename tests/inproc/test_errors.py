@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from horocache import _core
+from horocache._core import with_failed_input
 from horocache.errors import (
     AbortedError,
     DuplicateNameError,
+    InputFailedError,
     InternalError,
     InvalidArgumentError,
     NonFiniteError,
@@ -51,6 +53,37 @@ def test_check_finite_names_the_group_member_and_every_rank_with_bad_values(rank
     text = str(caught(lambda: runtime.wait(submit(runtime, ALLREDUCE, arrays, arrays, **group))))
     for bad in (1, 2):
         assert f"rank {bad} submitted 3 NaN or infinite of 3 values in tensor 'b', the first at element 0" in text
+
+
+@pytest.mark.parametrize("agreement", ["bits", "leaders", "coordinator", "tree"])
+@on_ranks(1, 2, 3, 4)
+def test_a_failed_input_is_an_error_of_all_ranks_and_of_that_operation_only(rank, runtime, size, agreement):
+    last = size - 1
+
+    def reduce(reason=None, shape=100):
+        start = lambda: submit_sum(runtime, np.ones(shape, np.float32), name="g")  # noqa: E731
+        handle = start() if reason is None or rank != last else with_failed_input(reason, start)
+        return caught(lambda: runtime.wait(handle))
+
+    assert [reduce() for _ in range(3)] == [None] * 3  # the response is cached now
+    first = reduce("no data, because it broke")
+    assert [reduce() for _ in range(3)] == [None] * 3
+    second = reduce("nothing at all", shape=99 if rank == last else 100)  # the shape follows from the failure
+    assert type(first) is InputFailedError and type(second) is InputFailedError
+    assert f"allreduce 'g': rank {last} submitted no data, because it broke." in str(first)
+    assert f"rank {last} submitted nothing at all" in str(second)
+    assert reduce() is None
+
+
+@on_ranks(2)
+def test_a_failed_input_of_a_group_that_repeats_is_forgotten_afterwards(rank, runtime):
+    arrays = [np.ones(4, np.float32), np.ones(3, np.float32)]
+    start = lambda: submit(runtime, ALLREDUCE, arrays, arrays, name="g", names=["a", "b"], group=True)  # noqa: E731
+    for attempt in range(6):
+        fails = attempt % 3 == 1
+        handle = with_failed_input("no luck", start) if fails and rank == 0 else start()
+        error = caught(lambda handle=handle: runtime.wait(handle))
+        assert type(error) is (InputFailedError if fails else type(None))
 
 
 @on_ranks(3)

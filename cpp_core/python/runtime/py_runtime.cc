@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "capi/hc.h"
 #include "control/signature.h"
+#include "python/dag/task_trace.h"
 #include "python/errors.h"
 #include "runtime/submission/prepare.h"
 
@@ -76,12 +77,13 @@ enum RequestField : uint8_t {
   kDivideBy,
   kTag,
   kFirstReadyNs,
+  kPatient,
 };
-constexpr std::array<const char*, kFirstReadyNs + 1> kRequestFields = {
-    "op",       "inputs",    "outputs",      "name",          "names",        "reduce_op",
-    "prescale", "postscale", "root",         "splits",        "process_set",  "backend",
-    "layers",   "group",     "wait_follows", "send_starts",   "receive_rows", "receive_starts",
-    "priority", "divide_by", "tag",          "first_ready_ns"};
+constexpr std::array<const char*, kPatient + 1> kRequestFields = {
+    "op",       "inputs",    "outputs",      "name",           "names",        "reduce_op",
+    "prescale", "postscale", "root",         "splits",         "process_set",  "backend",
+    "layers",   "group",     "wait_follows", "send_starts",    "receive_rows", "receive_starts",
+    "priority", "divide_by", "tag",          "first_ready_ns", "patient"};
 
 // The fields of a request that SubmitOwned takes.
 struct Numbers {
@@ -193,9 +195,11 @@ void PyRuntime::Start(runtime::RuntimeConfig config) {
   });
   process = getpid();
   live.insert(this);
+  TraceTasksTo(runtime_->timeline());
 }
 
 void PyRuntime::Stop() {
+  TraceTasksNoMoreTo(runtime_->timeline());
   {
     const py::gil_scoped_release released;
     runtime_->Stop();
@@ -272,6 +276,7 @@ int64_t PyRuntime::Submit(const py::tuple& request) {
     operation->process_set = static_cast<uint32_t>(IntegerOf(field(kProcessSet)));
     operation->tag = IntegerOf(field(kTag));
     operation->first_ready_ns = LongOf(field(kFirstReadyNs));
+    operation->patient = IsTrue(field(kPatient));
     wire::Signature& signature = operation->request.signature;
     signature.root = IntegerOf(field(kRoot));
     signature.priority = IntegerOf(field(kPriority));

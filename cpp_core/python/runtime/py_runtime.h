@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "capi/wrap.h"
+#include "dag/engine.h"
 #include "python/errors.h"
 #include "python/tensor_caster.h"
 #include "runtime/runtime.h"
@@ -99,6 +100,9 @@ class PyRuntime {
   bool IsShared(const pybind11::object& tensor);
   bool Poll(int64_t handle) { return Reached(*FindOrThrow(handle), runtime::OperationState::kLaunched); }
   pybind11::object Wait(int64_t handle, double timeout_s, bool block);
+  // Ends an operation of an engine when that of the handle is done. With `consume`, the handle, which has no results,
+  // is consumed; else the engine's operation runs again then, to consume it. See dag/engine.h.
+  void Follow(int64_t handle, const dag::Engine& engine, uint64_t operation, bool consume);
   // Waits until the copies of results on a device, which CopyTo has queued, have been made.
   void AwaitCopies(const pybind11::list& results, double timeout_s);
   // Waits for each handle and consumes it, up to the first one that fails, is unknown or has another finisher than

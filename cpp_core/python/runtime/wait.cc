@@ -1,6 +1,4 @@
 // Waits for operations and consumes them, one by one or many in one call.
-#include <unistd.h>
-
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -11,6 +9,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "control/signature.h"
+#include "python/gil.h"
 #include "python/runtime/py_runtime.h"
 #include "python/torch_gradients/gradients.h"
 
@@ -22,38 +21,6 @@ using runtime::Operation;
 using runtime::OperationState;
 
 namespace {
-
-// Releases the GIL for its lifetime; the destructor always takes it again. A daemon thread that needs the GIL when the
-// interpreter is finalizing sleeps here for ever: Python would end the thread in the middle of C++ code.
-class WithoutGil {
- public:
-  WithoutGil() : state_(PyEval_SaveThread()) {}
-  ~WithoutGil() { Restore(); }
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-
-  // Calls `act` with the GIL. `act` must not throw.
-  template <typename Act>
-  bool WithGil(Act&& act) {
-    Restore();
-    const bool answer = act();
-    state_ = PyEval_SaveThread();
-    return answer;
-  }
-
- private:
-  void Restore() {
-#if PY_VERSION_HEX >= 0x030d0000
-    const bool at_end = Py_IsFinalizing() != 0;
-#else
-    const bool at_end = _Py_IsFinalizing() != 0;
-#endif
-    while (at_end) pause();
-    PyEval_RestoreThread(state_);
-  }
-
-  PyThreadState* state_;
-};
 
 // `cuda_device`: see PyResult.
 py::list ToPython(std::vector<runtime::Result> results, int cuda_device) {
@@ -101,7 +68,8 @@ bool PyRuntime::OrderBehind(const Operation& operation) {
 
 void PyRuntime::WaitUntil(OperationState until, Operation* operation, int64_t handle, double timeout_s,
                           int64_t deadline_ns) {
-  const auto kind = timeout_s < 0 ? runtime::WaitKind::kForGood : runtime::WaitKind::kLimited;
+  const auto for_good = dag::Engine::IsInOperation() ? runtime::WaitKind::kForGoodInPool : runtime::WaitKind::kForGood;
+  const auto kind = timeout_s < 0 ? for_good : runtime::WaitKind::kLimited;
   bool done = false;
   {
     WithoutGil without;
