@@ -109,5 +109,5 @@ def test_every_framework_with_a_binding_has_an_extra():
         r"^(\w+) = \[", text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0], re.M
     )
     bindings = {folder.name for folder in (ROOT / "framework_bindings").iterdir() if (folder / "__init__.py").exists()}
-    others = {"autotune", "compression", "demo", "test", "bench", "tune", "lint"}
+    others = {"autotune", "compression", "dag", "demo", "test", "bench", "tune", "lint"}
     assert set(extras) - others == bindings - {"keras"}, "Keras is on one of the others"

@@ -21,13 +21,14 @@ ORDER = (
     *("lang.draw", "lang.cost", "lang.links"),
     "autotune",
     *("tuning.fingerprint", "tuning.table", "tuning.lookup"),
-    *("core", "collectives", "user_backends", "data_parallel", "observe", "common_api", "testing", "compat", "doctor"),
+    *("core", "collectives", "user_backends", "data_parallel", "dag", "observe", "common_api", "testing", "compat"),
+    "doctor",
     "launch",
     *("", "tuning", "cli", "tools", "compat.horovodrun", "compat.__main__"),
     *("torch.compression", "torch.adapter", "torch.vjp_arithmetic", "torch.autograd", "torch.compile", "torch.ops"),
     "torch.sparse_allreduce",
     *("torch.sync_batch_norm", "torch.optimizer", "torch.distributed", "torch_entry_point", "torch"),
-    "mcr_dl",
+    *("mcr_dl", "kvstore", "dag.training"),
     *("tensorflow.", "jax", "keras", "tensorflow.optimizer", "tensorflow", "tensorflow.keras"),
 )
 # Programs written for Horovod import these modules by Horovod's names; ORDER does not contain them.
