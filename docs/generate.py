@@ -37,6 +37,8 @@ API_MODULES = (
     "horocache.lang",
     "horocache.mcr_dl",
     "horocache.user_backends",
+    "horocache.dag",
+    "horocache.kvstore",
 )
 os.environ["KERAS_BACKEND"] = "tensorflow"  # signatures must not depend on the caller's environment
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
