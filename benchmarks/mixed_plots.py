@@ -32,7 +32,7 @@ def _bars(figures: Sequence[Figure], path: Path, label: str) -> None:
     columns = min(3, len(cases))
     rows = -(-len(cases) // columns)
     height = 0.8 + 0.24 * max(map(len, cases.values()))
-    pyplot = _pyplot()
+    pyplot = pyplot_to_files()
     drawing, axes = pyplot.subplots(rows, columns, figsize=(5.6 * columns, height * rows), squeeze=False)
     for axis, (case, of_case) in zip(axes.flat, cases.items(), strict=False):
         values = [one.median for one in of_case.values()]
@@ -48,13 +48,13 @@ def _bars(figures: Sequence[Figure], path: Path, label: str) -> None:
         axis.set_visible(False)
     for axis in axes[-1]:
         axis.set_xlabel(label, fontsize=8)
-    _save(pyplot, drawing, path)
+    save_drawing(pyplot, drawing, path)
 
 
 def _auto(figures: Sequence[Figure], path: Path) -> None:
     """Auto's time against the best fixed backend, case by case, with the limit."""
     cases = by_case(figures)
-    pyplot = _pyplot()
+    pyplot = pyplot_to_files()
     drawing, axis = pyplot.subplots(figsize=(8, 1.2 + 0.22 * len(cases)))
     ratios = [1 / of_case[AUTO].ratio[best_fixed(of_case).impl] for of_case in cases.values()]
     labels = [f"{case} ({best_fixed(of_case).impl})" for case, of_case in cases.items()]
@@ -64,13 +64,13 @@ def _auto(figures: Sequence[Figure], path: Path) -> None:
     axis.invert_yaxis()
     axis.tick_params(labelsize=7)
     axis.set_xlabel("time of 'auto' / time of the best fixed backend or algorithm (in brackets)")
-    _save(pyplot, drawing, path)
+    save_drawing(pyplot, drawing, path)
 
 
 def _autotune(figures: Sequence[Figure], path: Path) -> None:
     """The points of each grid, sorted by time, and the finalists as lines."""
     models = list(dict.fromkeys(figure.detail["model"] for figure in figures))
-    pyplot = _pyplot()
+    pyplot = pyplot_to_files()
     drawing, axes = pyplot.subplots(1, len(models), figsize=(6 * len(models), 4), squeeze=False)
     for axis, model in zip(axes[0], models, strict=True):
         own = [figure for figure in figures if figure.detail["model"] == model]
@@ -83,10 +83,10 @@ def _autotune(figures: Sequence[Figure], path: Path) -> None:
             axis.axhline(one.median, color=f"C{colour}", label=one.impl)
         axis.set(title=model, xlabel="points of the grid, fastest first", ylabel="milliseconds per step")
         axis.legend(fontsize=8)
-    _save(pyplot, drawing, path)
+    save_drawing(pyplot, drawing, path)
 
 
-def _pyplot() -> Any:
+def pyplot_to_files() -> Any:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -95,7 +95,7 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _save(pyplot: Any, drawing: Any, path: Path) -> None:
+def save_drawing(pyplot: Any, drawing: Any, path: Path) -> None:
     drawing.tight_layout()
     drawing.savefig(path, dpi=_DPI)
     pyplot.close(drawing)

@@ -71,7 +71,7 @@ def best_fixed(case: Mapping[str, Figure]) -> Figure:
     return min((one for name, one in case.items() if name != AUTO), key=lambda one: case[AUTO].ratio[one.impl])
 
 
-def _spread(figure: Figure) -> str:
+def spread_of(figure: Figure) -> str:
     return f"{number(figure.spread[0])} .. {number(figure.spread[1])}"
 
 
@@ -85,9 +85,9 @@ def _overhead(figures: Sequence[Figure]) -> Table:
     for case, of_case in by_case(figures).items():
         ours, daemon = of_case[OURS], of_case[DAEMON]
         raw = next((of_case[name] for name in RAW.values() if name in of_case), None)
-        row = [case, number(ours.median), _spread(ours), number(daemon.median), _spread(daemon)]
+        row = [case, number(ours.median), spread_of(ours), number(daemon.median), spread_of(daemon)]
         row += [number(ours.median * (1 - ours.ratio[DAEMON])), _percent(ours, daemon)]
-        row += ["", "", "", ""] if raw is None else [raw.impl, number(raw.median), _spread(raw), _percent(ours, raw)]
+        row += ["", "", "", ""] if raw is None else [raw.impl, number(raw.median), spread_of(raw), _percent(ours, raw)]
         rows.append([*row, str(ours.repetitions)])
     columns = ["case", "mcr_dl, us", "quartiles", "daemon, us", "quartiles", "over it, us", "%"]
     columns += ["library", "us", "quartiles", "over it, %", "blocks"]
@@ -130,7 +130,7 @@ def _auto(figures: Sequence[Figure]) -> Table:
     for case, of_case in by_case(figures).items():
         auto, best = of_case[AUTO], best_fixed(of_case)
         ratio = 1 / auto.ratio[best.impl]
-        rows.append([case, number(auto.median), _spread(auto), best.impl, number(best.median), f"{ratio:.2f}"])
+        rows.append([case, number(auto.median), spread_of(auto), best.impl, number(best.median), f"{ratio:.2f}"])
     ratios = sorted(float(row[-1]) for row in rows)
     over = sum(ratio > 1.1 for ratio in ratios)
     note = (
@@ -142,7 +142,14 @@ def _auto(figures: Sequence[Figure]) -> Table:
 
 def _times(figures: Sequence[Figure]) -> Table:
     rows = [
-        [figure.case, figure.impl, number(figure.median), _spread(figure), number(figure.best), str(figure.repetitions)]
+        [
+            figure.case,
+            figure.impl,
+            number(figure.median),
+            spread_of(figure),
+            number(figure.best),
+            str(figure.repetitions),
+        ]
         for figure in figures
     ]
     columns = ["case", "implementation", "ms", "quartiles", "best", "repetitions"]

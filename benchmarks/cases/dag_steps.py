@@ -207,6 +207,7 @@ def _row(
             "computing_s": times.computing,
             "wire_s": times.wire,
             "copy_s": times.copy,
+            "layers": times.layers,
         }
         series.append(Series(case, design.name, "ms", loop.seconds[1:], detail=detail))  # the first run was the check
     return series

@@ -210,7 +210,7 @@ class ProgressEngine {
   bool DrivesLibrary() const HC_REQUIRES(progress_lock_);
   // Spins, then yields, as long as a peer may answer soon; true if something moved or `finished`.
   bool StepPatiently(const std::function<bool()>& finished) HC_REQUIRES(progress_lock_);
-  void Sleep(uint32_t who, int64_t deadline_ns) HC_REQUIRES(progress_lock_);
+  void Sleep(uint32_t who, int64_t deadline_ns, const std::function<bool()>& finished) HC_REQUIRES(progress_lock_);
   // Reports operations and messages that are overdue, and fails them after the limit.
   void CheckOverdue(int64_t now_ns) HC_REQUIRES(progress_lock_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(progress_lock_);

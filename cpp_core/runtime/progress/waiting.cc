@@ -185,11 +185,11 @@ int64_t ProgressEngine::SleepNs(int64_t now_ns, int64_t deadline_ns) {
   return std::min(sleep_ns, nap_ns_);
 }
 
-void ProgressEngine::Sleep(uint32_t who, int64_t deadline_ns) {
+void ProgressEngine::Sleep(uint32_t who, int64_t deadline_ns, const std::function<bool()>& finished) {
   const uint32_t seen = doorbell_.Rung();
   doorbell_.Arm(Armed(who));
   const int64_t now_ns = NowNs();
-  if (Step(now_ns)) {  // news came between the last step and the arming
+  if (finished() || Step(now_ns)) {  // news came between the last step and the arming
     doorbell_.Disarm();
     return;
   }
@@ -214,7 +214,7 @@ void ProgressEngine::Drive(uint32_t who, int64_t deadline_ns, const std::functio
     const int64_t now_ns = NowNs();
     if (now_ns >= deadline_ns) return;
     if (Step(now_ns) || finished() || StepPatiently(finished)) continue;
-    Sleep(who, deadline_ns);
+    Sleep(who, deadline_ns, finished);
   }
 }
 
