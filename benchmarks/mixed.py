@@ -251,7 +251,7 @@ class Runner:
             if measured:
                 yield layout
             else:
-                self.outcome.failures.append(f"{layout.name}: there is no tuning table for it")
+                self.outcome.failures.append(f"{layout.name}: the tuning table lacks it")
 
     def _autotune(self) -> list[Figure]:
         layout, amounts, figures = LAYOUTS[0], self._amounts, []
@@ -313,7 +313,7 @@ def _write(stem: Path, outcome: Outcome, about: dict[str, Any]) -> list[Path]:
 
 def heading(about: dict[str, Any], launchers: Launchers, outcome: Outcome) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    without = "" if launchers.mpiexec else f" There is no MPI: {launchers.why_no_mpi}."
+    without = "" if launchers.mpiexec else f" MPI is missing: {launchers.why_no_mpi}."
     left_out = "".join(f"\n- {name}: left out: {why}" for name, why in outcome.left_out.items())
     return (
         f"# Mixed backends, {about['time']}\n\n`{about['command']}`\n\n{about['cores']} cores ({about['cpu']}), "

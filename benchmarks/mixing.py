@@ -10,7 +10,7 @@ from benchmarks.cases.mixed_workloads import COARSE, FINE
 from benchmarks.figures import Series
 from benchmarks.workloads import Operation
 from horocache.tuning.fingerprint import fingerprint_here
-from horocache.tuning.lookup import World, nearest
+from horocache.tuning.lookup import World, nearest, usable_times
 from horocache.tuning.plan import Unit
 from horocache.tuning.run import Collected
 from horocache.tuning.table import Candidate, Layout, Table
@@ -65,7 +65,9 @@ def choices(table: Table, ranks: int, hosts: int, operations: Sequence[Operation
     Raises:
         ValueError: the table lacks an operation on this layout.
     """
-    times = {op: _times(table, op, ranks, hosts) for op in {operation.tuned_as for operation in operations}}
+    times = {
+        op: usable_times(_layout(table, op, ranks, hosts)) for op in {operation.tuned_as for operation in operations}
+    }
     whole: dict[str, str] = {}
     for op, of_op in times.items():
         sizes = [_nearest(of_op, operation) for operation in operations if operation.tuned_as == op]
@@ -86,18 +88,6 @@ def _whole(candidate: str) -> str | None:
     """Return the backend of a candidate that stands for the whole backend; None for one of several algorithms."""
     backend, _, algorithm = candidate.partition("/")
     return backend if algorithm in ("", _AUTO) else None
-
-
-def _times(table: Table, op: str, ranks: int, hosts: int) -> dict[int, dict[str, float]]:
-    """The times in microseconds by size and candidate, without candidates that were wrong at any size."""
-    layout = _layout(table, op, ranks, hosts)
-    wrong = {one.name for size in layout.sizes for one in size.candidates if one.wrong}
-    return {
-        size.bytes: {
-            one.name: one.median_us for one in size.candidates if one.median_us is not None and one.name not in wrong
-        }
-        for size in layout.sizes
-    }
 
 
 def _layout(table: Table, op: str, ranks: int, hosts: int) -> Layout:

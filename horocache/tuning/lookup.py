@@ -148,7 +148,7 @@ def bands_of(op: str, layout: Layout) -> list[Band]:
     Returns:
         The bands; empty if no candidate of the layout has a time and right results.
     """
-    times = _usable_times(layout)
+    times = usable_times(layout)
     if not times:
         return []
     sizes = sorted(times)
@@ -177,8 +177,8 @@ def boundary(size: int, following: int) -> int:
     return max(root + (product - root * root > root), size + 1)
 
 
-def _usable_times(layout: Layout) -> dict[int, dict[str, float]]:
-    """The times in microseconds by size and name, without candidates that had wrong results at any size."""
+def usable_times(layout: Layout) -> dict[int, dict[str, float]]:
+    """Return the times in microseconds by size and name, without candidates that had wrong results at any size."""
     wrong = {one.name for size in layout.sizes for one in size.candidates if one.wrong}
 
     def of_size(size: Size) -> dict[str, float]:
