@@ -35,7 +35,7 @@ Status Controller::CheckOpen(const Signature& signature) const {
 Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data,
                           KnownEntry* known) {
   const Signature& signature = request.signature;
-  if (closed_ || leaving_ || join_state_ != JoinState::kNone) return CheckOpen(signature);
+  if (!open()) return CheckOpen(signature);
   if (op == kNoOp) return {StatusCode::kInternal, Describe(signature) + " was submitted without a number."};
   if (signature.op == wire::Op::kJoin) return SubmitJoin(op, signature, now_ns);
   wire::CacheBit bit = wire::kNoBit;

@@ -150,6 +150,8 @@ class Controller {
   bool NextSettings(Settings* settings);  // settings that this rank has changed
   // True, once, if other ranks ask for this rank's stack traces.
   bool TakeStackRequest() { return std::exchange(asked_, false); }
+  // True while requests are accepted: the set has not ended, and this rank neither leaves nor has joined.
+  bool open() const { return !closed_ && !leaving_ && join_state_ == JoinState::kNone; }
   bool closed() const { return closed_; }     // true if the set has ended; plans handed out before still run
   const Status& end() const { return end_; }  // why the set has ended; ok while it is open
   // True if a request was submitted that is neither planned nor failed.

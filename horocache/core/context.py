@@ -198,6 +198,7 @@ def metrics() -> Metrics:
     * ``flushes``: times that this rank published new requests.
     * ``cache_hits``, ``cache_misses``, ``cache_changed``, ``cache_evictions``, ``cache_growths``: of response caches.
     * ``control_bytes``, ``control_frames``: sent by this rank.
+    * ``held_back``: allreduces that waited before their proposal, so that those of higher priorities come first.
     * ``sleeps``, ``wakeups``: of the threads that drive this rank.
     * ``lock_taken``: times that a waiting thread took the progress lock and drove the rank itself.
     * ``wakes``: system calls that wake another thread or rank; ``yields``: system calls by which waiting threads yield

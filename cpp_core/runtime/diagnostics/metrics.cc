@@ -43,6 +43,7 @@ std::map<std::string, uint64_t> Metrics::Snapshot() const {
       {"yields", yields.Get()},
       {"system_calls", wakes.Get() + yields.Get() + waits_asleep.Get() + sleeps.Get()},
       {"allocations", Allocations()},
+      {"held_back", held_back.Get()},
       {"lock_taken", lock_taken.Get()},
       {"fused_operations", fused_operations.Get()},
       {"inline_operations", inline_operations.Get()},

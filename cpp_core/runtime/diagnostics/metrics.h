@@ -58,6 +58,7 @@ struct Metrics {
   SharedCounter waits_asleep;          // futex waits of threads whose operation another thread drives
   Counter wakeups;                     // returns of a driving thread from sleep
   Counter sleeps;                      // times a driving thread went to sleep
+  Counter held_back;                   // operations that waited before their proposal, see HeldBack
   Counter lock_taken;                  // times a waiting thread took the progress lock
   Counter fused_operations;            // plans that lanes executed: buffers handed to the data plane
   Counter inline_operations;           // small allreduces completed inline, with the data of their round

@@ -54,6 +54,8 @@ class Lane {
   // Runs tasks for a bounded time; true if anything moved.
   bool Step();
   bool idle() const { return plans_.empty() && launched_.empty(); }
+  // True if a plan waits behind another one.
+  bool has_backlog() const { return plans_.size() > 1; }
   // Fails every queued and running operation of the lane with `why`. `in_use`: the backend may still use the tensors of
   // the running ones, which are then never freed.
   void Fail(const Status& why, bool in_use);

@@ -1,6 +1,7 @@
 #include "runtime/progress/set_engine.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -33,6 +34,7 @@ SetEngine::SetEngine(SetParts parts, const SetContext& context)
       on_end_(context.on_end),
       on_settings_(context.on_settings),
       small_lanes_(config_.small_lane_bytes),
+      held_back_(config_.small_lane_bytes),
       inline_lane_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
                    context.metrics, context.faults, context.timeline) {
   late_.reserve(2 * config_.ranks.size());
@@ -63,7 +65,39 @@ bool SetEngine::Has(int world_rank) const {
 
 // ---- orders
 
+// See Note [Operations that are held back] in held_back.h.
 void SetEngine::Submit(Operation* operation, int64_t now_ns) {
+  if (held_back_.Concerns(*operation) && end_reason_.ok() && controller_->open()) {
+    held_back_.Add(operation, now_ns);
+    if (!ProposeHeld(now_ns, operation)) metrics_->held_back.Add(1);
+    return;
+  }
+  if (operation->request.signature.op != wire::Op::kAllreduce) ProposeAll(now_ns);
+  SubmitToController(operation, now_ns);
+}
+
+bool SetEngine::ProposeHeld(int64_t now_ns, const Operation* wanted) {
+  const bool backlog = HasBacklog();
+  bool proposed = false;
+  while (!held_back_.empty() && held_back_.MayPropose(backlog, now_ns)) {
+    Operation* const operation = held_back_.Take();
+    proposed |= operation == wanted;
+    held_back_.NoteProposed(operation, now_ns);
+    SubmitToController(operation, now_ns);
+  }
+  return proposed;
+}
+
+void SetEngine::ProposeAll(int64_t now_ns) {
+  while (!held_back_.empty()) SubmitToController(held_back_.Take(), now_ns);
+}
+
+bool SetEngine::HasBacklog() const {
+  const auto main_lanes = std::span(lanes_).first(main_lanes_);
+  return std::ranges::any_of(main_lanes, [](const Lane& lane) { return lane.has_backlog(); });
+}
+
+void SetEngine::SubmitToController(Operation* operation, int64_t now_ns) {
   const uint64_t op = OperationTable::IdOf(operation);
   const int64_t since_ns = std::min(operation->submitted_ns, now_ns);  // submitted_ns may be later than this pass
   InlineData data;
@@ -75,8 +109,15 @@ void SetEngine::Submit(Operation* operation, int64_t now_ns) {
 }
 
 void SetEngine::Leave(int64_t now_ns) {
+  ProposeAll(now_ns);
   if (left_ns_ == 0) left_ns_ = now_ns;
   if (end_reason_.ok()) controller_->Leave();
+}
+
+void SetEngine::Abort(const std::string& why) {
+  ProposeAll(NowNs());
+  aborts_ = true;
+  controller_->Abort(why);
 }
 
 void SetEngine::StopDevices(const Status& why) {
@@ -108,6 +149,7 @@ void SetEngine::EndWith(const Status& why) {
   StopDevices(why);
   end_reason_ = why;
   if (on_end_) on_end_(why);
+  ProposeAll(NowNs());
   if (why.code() == StatusCode::kShutDown) {
     channel_->SayGoodbye(aborts_ || end().code() == StatusCode::kAborted);
   } else {
@@ -125,9 +167,14 @@ void SetEngine::GiveUp(const Status& why) {
 
 SetEngine::Progress SetEngine::Step(int64_t now_ns, bool stuck) {
   Progress progress;
-  controller_->SetWaiting(waiting_, stuck);
+  controller_->SetWaiting(waiting_, stuck && held_back_.empty());
   progress.moved = channel_->Progress();
   if (!channel_->broken().ok()) EndWith(channel_->broken());
+  if (controller_->closed() || held_back_.IsOverdue(now_ns)) {
+    ProposeAll(now_ns);
+  } else if (!held_back_.empty()) {
+    ProposeHeld(now_ns);
+  }
   if (end_reason_.ok()) {
     const StatusOr<bool> stepped = agreement_->Step(*controller_, *channel_, now_ns);
     if (!stepped.ok()) EndWith(stepped.status());
@@ -149,6 +196,9 @@ bool SetEngine::HandOut() {
   while (controller_->NextPlan(&plan_)) {
     planned = true;
     plan_.agreed_ns = timeline_->on() ? NowNs() : 0;
+    for (const control::PlanItem& item : plan_.items) {
+      if (item.op != control::kNoOp && item.last_piece) held_back_.NoteSettled(OperationTable::FromId(item.op));
+    }
     if (plan_.is_inline()) {
       RunInline();
       continue;
@@ -186,6 +236,7 @@ Status SetEngine::TakeFault() { return fault_.ok() ? Status::Ok() : std::exchang
 
 void SetEngine::FailOperation(uint64_t op, const Status& status) {
   Operation* operation = OperationTable::FromId(op);
+  held_back_.NoteSettled(operation);
   const wire::Signature& signature = operation->request.signature;
   const bool names_it = status.message().find(Printable(signature.name)) != std::string::npos;
   if (timeline_->on()) timeline_->Add(TraceOf(*operation, status, NowNs()));
@@ -295,7 +346,11 @@ bool SetEngine::broken() const {
   return std::ranges::any_of(backends_, [](const auto& backend) { return !backend->broken().ok(); });
 }
 
-int64_t SetEngine::NextWakeNs() const { return end_reason_.ok() ? agreement_->NextWakeNs() : kNever; }
+int64_t SetEngine::NextWakeNs() const {
+  if (!end_reason_.ok()) return kNever;
+  const int64_t held_ns = held_back_.empty() ? kNever : held_back_.NextNs(HasBacklog());
+  return std::min(held_ns, agreement_->NextWakeNs());
+}
 
 void SetEngine::Blame(std::vector<int>* blamed) {
   const auto add = [&](int rank) {

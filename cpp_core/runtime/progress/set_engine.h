@@ -27,6 +27,7 @@
 #include "net/runtime_channel.h"
 #include "runtime/diagnostics/fault.h"
 #include "runtime/diagnostics/metrics.h"
+#include "runtime/progress/held_back.h"
 #include "runtime/progress/inline_lane.h"
 #include "runtime/progress/lane.h"
 #include "runtime/progress/small_lanes.h"
@@ -95,10 +96,7 @@ class SetEngine {
   void Leave(int64_t now_ns);
   void SetComputes(bool computes) { controller_->SetComputes(computes); }
   Status Configure(const std::string& settings) { return controller_->Configure(settings); }
-  void Abort(const std::string& why) {
-    aborts_ = true;
-    controller_->Abort(why);
-  }
+  void Abort(const std::string& why);
   // For a set that is about to end: begins to stop what devices run for it, unless all ranks leave it in order. Sets
   // that end together all begin before one of them waits. Operations that have the data of all ranks still succeed.
   void StopDevices(const Status& why);
@@ -133,10 +131,10 @@ class SetEngine {
 
   // ---- state, for the progress engine
   bool LanesBusy() const;
-  bool HasPending() const { return controller_->HasPending(); }
+  bool HasPending() const { return controller_->HasPending() || !held_back_.empty(); }
   bool alone() const { return config_.ranks.size() == 1; }
   bool HasUnflushed() const { return controller_->HasUnflushed(); }
-  bool Ended() const { return (controller_->closed() || !end_reason_.ok()) && !LanesBusy(); }
+  bool Ended() const { return (controller_->closed() || !end_reason_.ok()) && !LanesBusy() && held_back_.empty(); }
   int64_t NextWakeNs() const;
   // must_poll: true if news may arrive without a ring of the doorbell. lanes_must_poll: true if a running operation
   // makes progress only when it is stepped.
@@ -156,6 +154,11 @@ class SetEngine {
 
  private:
   static std::vector<std::unique_ptr<data::Backend>> AllBackends(SetParts* parts);
+  void SubmitToController(Operation* operation, int64_t now_ns);
+  // Proposes those operations that need not be held any more; true if `wanted` was one of them.
+  bool ProposeHeld(int64_t now_ns, const Operation* wanted = nullptr);
+  void ProposeAll(int64_t now_ns);
+  bool HasBacklog() const;
   // The index of the lane that runs plan_.
   size_t LaneOfPlan();
   // Runs plan_, an inline allreduce.
@@ -188,6 +191,7 @@ class SetEngine {
   std::vector<Lane> lanes_;
   size_t host_lane_ = 0;  // of the first backend that takes CPU tensors
   SmallLanes small_lanes_;
+  HeldBack held_back_;
   InlineLane inline_lane_;
   control::Plan plan_;
   bool waiting_ = false;

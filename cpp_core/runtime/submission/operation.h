@@ -109,6 +109,9 @@ struct Operation {
   static constexpr int64_t kMessage = -1;
   std::atomic<int64_t> waits_in{0};
 
+  // ---- the driving thread's
+  uint64_t batch = 0;  // see HeldBack; 0: none
+
   // ---- written by the driving thread; other threads may read it once the operation is launched
   std::shared_ptr<const cuda::Event> on_device;  // happens when the device has done the operation
   std::vector<Result> results;

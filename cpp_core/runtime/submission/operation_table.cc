@@ -405,6 +405,7 @@ void OperationTable::PutBack(Operation* operation) {
   operation->submitted_ns = 0;
   operation->message = 0;
   operation->patient = false;
+  operation->batch = 0;
   operation->owner = nullptr;
   operation->computed.reset();
   RowLists& rows = operation->rows;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sanitized.h"
 
 namespace horocache::dag {
 namespace {
@@ -109,16 +111,27 @@ class AnyEngine : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Threads, AnyEngine, testing::Values(0, 1, 2, 8));
 
-// D1
-TEST_P(AnyEngine, RandomProgramsGiveWhatTheirSerialExecutionGives) {
-  for (uint32_t seed = 0; seed < 20; ++seed) {
+// Random programs: more and shorter ones by HC_TEST_ENGINE_PROGRAMS.
+struct Programs {
+  uint32_t count = 20;
+  int operations = kSanitized ? 500 : 10'000;
+};
+
+Programs TestedPrograms() {
+  const char* const given = std::getenv("HC_TEST_ENGINE_PROGRAMS");
+  return given == nullptr ? Programs() : Programs{static_cast<uint32_t>(std::stoul(given)), 200};
+}
+
+TEST_P(AnyEngine, D1RandomProgramsGiveWhatTheirSerialExecutionGives) {
+  const Programs programs = TestedPrograms();
+  for (uint32_t seed = 0; seed < programs.count; ++seed) {
     std::mt19937 random(seed);
     std::vector<uint64_t> values(100, 1);
     std::vector<uint64_t> expected = values;
     Engine engine(options());
     std::vector<Handle> variables(values.size());
     for (Handle& variable : variables) variable = engine.AddVariable();
-    for (int number = 0; number < 500; ++number) {
+    for (int number = 0; number < programs.operations; ++number) {
       std::vector<size_t> reads(2 + random() % 19);
       for (size_t& read : reads) read = random() % values.size();
       const size_t write = random() % values.size();
@@ -138,8 +151,7 @@ TEST_P(AnyEngine, RandomProgramsGiveWhatTheirSerialExecutionGives) {
   }
 }
 
-// D3
-TEST_P(AnyEngine, WritesOfAVariableRunInTheOrderOfPush) {
+TEST_P(AnyEngine, D3WritesOfAVariableRunInTheOrderOfPush) {
   Engine engine(options());
   const Handle x = engine.AddVariable();
   std::vector<int> order;
@@ -152,8 +164,7 @@ TEST_P(AnyEngine, WritesOfAVariableRunInTheOrderOfPush) {
   EXPECT_EQ(order.size(), 500u);
 }
 
-// D5
-TEST_P(AnyEngine, AFailureIsTakenOnceByEachVariableThatHasIt) {
+TEST_P(AnyEngine, D5AFailureIsTakenOnceByEachVariableThatHasIt) {
   Engine engine(options());
   const Handle x = engine.AddVariable(), y = engine.AddVariable(), other = engine.AddVariable();
   std::atomic<int> runs = 0;
@@ -187,8 +198,7 @@ TEST_P(AnyEngine, AWaitForEverythingTakesTheFirstFailureAndForgetsTheOthers) {
   EXPECT_EQ(engine.counters().failed, 1u);
 }
 
-// D7
-TEST_P(AnyEngine, AnOperationMayEndOnAnotherThreadAndOnlyOnce) {
+TEST_P(AnyEngine, D7AnOperationMayEndOnAnotherThreadAndOnlyOnce) {
   Engine engine(options());
   const Handle x = engine.AddVariable();
   std::atomic<Handle> started = kNoHandle;
@@ -276,8 +286,7 @@ TEST_P(AnyEngine, AnOperationMayRunInSeveralParts) {
   EXPECT_EQ(engine.counters().ended, 2u);
 }
 
-// D9
-TEST_P(AnyEngine, AWaitWithinAnOperationIsAnError) {
+TEST_P(AnyEngine, D9AWaitWithinAnOperationIsAnError) {
   Engine engine(options());
   const Handle x = engine.AddVariable();
   StatusOr<bool> one = false, all = false;
@@ -318,8 +327,7 @@ TEST_P(AnyEngine, GoneVariablesAndQueuesAreErrorsThatTakeNothing) {
   EXPECT_EQ(engine.counters().variables, 0u);
 }
 
-// D2
-TEST(Engine, ReadersRunAtTheSameTimeAndWritersDoNot) {
+TEST(Engine, D2ReadersRunAtTheSameTimeAndWritersDoNot) {
   Engine engine({{4}, "test"});
   const Handle x = engine.AddVariable();
   Door door;
@@ -333,8 +341,7 @@ TEST(Engine, ReadersRunAtTheSameTimeAndWritersDoNot) {
   EXPECT_TRUE(written);
 }
 
-// D8
-TEST(Engine, OfReadyOperationsTheHighestPriorityComesFirstAndNeverBeforeADependency) {
+TEST(Engine, D8OfReadyOperationsTheHighestPriorityComesFirstAndNeverBeforeADependency) {
   Engine engine({{1}, "test"});
   const Handle gate = engine.AddVariable(), x = engine.AddVariable();
   Door door;
@@ -391,8 +398,7 @@ TEST(Engine, AWaitEndsAtItsDeadline) {
   EXPECT_EQ(WaitAll(&engine), nullptr);
 }
 
-// D9
-TEST(Engine, CloseEndsWhatHasNotStartedAndNamesWhatDoesNotEnd) {
+TEST(Engine, D9CloseEndsWhatHasNotStartedAndNamesWhatDoesNotEnd) {
   auto door = std::make_shared<Door>();
   std::atomic<int> ran = 0, not_run = 0;
   const auto count = [&](bool it_ran) { ++(it_ran ? ran : not_run); };
@@ -436,8 +442,7 @@ class Empty final : public Task {
   std::atomic<int64_t> ended_ = 0;
 };
 
-// D10
-TEST(Engine, ASteadyStateAllocatesNothing) {
+TEST(Engine, D10ASteadyStateAllocatesNothing) {
   Engine engine({{1}, "test"});
   const std::vector writes{engine.AddVariable()};
   Empty empty;

@@ -65,8 +65,7 @@ TEST(Graph, ALateReaderDoesNotOvertakeAWaitingWriter) {
   EXPECT_EQ(Ready(&graph), std::vector{late});
 }
 
-// D4
-TEST(Graph, AVariableThatIsNamedTwiceCountsOnceAndAsWritten) {
+TEST(Graph, D4AVariableThatIsNamedTwiceCountsOnceAndAsWritten) {
   Graph graph;
   const Handle x = graph.AddVariable();
   const Handle y = graph.AddVariable();
@@ -79,8 +78,7 @@ TEST(Graph, AVariableThatIsNamedTwiceCountsOnceAndAsWritten) {
   EXPECT_EQ(Ready(&graph), std::vector{reader});
 }
 
-// D7
-TEST(Graph, AnOperationEndsOnceAndOnlyIfItIsReady) {
+TEST(Graph, D7AnOperationEndsOnceAndOnlyIfItIsReady) {
   Graph graph;
   const Handle x = graph.AddVariable();
   const Handle a = Push(&graph, {}, {x});
@@ -94,8 +92,7 @@ TEST(Graph, AnOperationEndsOnceAndOnlyIfItIsReady) {
   EXPECT_TRUE(graph.Complete(b, nullptr).ok());
 }
 
-// D5
-TEST(Graph, AFailureReachesWhateverDependsOnIt) {
+TEST(Graph, D5AFailureReachesWhateverDependsOnIt) {
   Graph graph;
   const Handle x = graph.AddVariable(), y = graph.AddVariable(), z = graph.AddVariable(), other = graph.AddVariable();
   const Handle a = Push(&graph, {}, {x});
@@ -134,8 +131,7 @@ TEST(Graph, AVariableThatOnlyOrdersTakesNoFailure) {
   EXPECT_TRUE(graph.IsIdle(x));
 }
 
-// D9
-TEST(Graph, ADeletedVariableServesTheOperationsThatHaveItAndNoOther) {
+TEST(Graph, D9ADeletedVariableServesTheOperationsThatHaveItAndNoOther) {
   Graph graph;
   const Handle x = graph.AddVariable();
   const Handle y = graph.AddVariable();
@@ -157,8 +153,8 @@ TEST(Graph, ADeletedVariableServesTheOperationsThatHaveItAndNoOther) {
   EXPECT_TRUE(graph.DeleteVariable(y).ok());
 }
 
-// D1: random programs in random legal orders give what their serial execution gives, whatever is lost or overtaken.
-TEST(Graph, RandomProgramsGiveWhatTheirSerialExecutionGives) {
+// Random programs in random legal orders give what their serial execution gives, whatever is lost or overtaken.
+TEST(Graph, D1RandomProgramsGiveWhatTheirSerialExecutionGives) {
   struct Step {
     std::vector<size_t> reads;
     size_t writes;
@@ -212,8 +208,7 @@ TEST(Graph, RandomProgramsGiveWhatTheirSerialExecutionGives) {
   }
 }
 
-// D10
-TEST(Graph, ASteadyStateAllocatesNothing) {
+TEST(Graph, D10ASteadyStateAllocatesNothing) {
   Graph graph;
   const Handle x = graph.AddVariable(), y = graph.AddVariable();
   const std::vector reads{x}, writes{y};

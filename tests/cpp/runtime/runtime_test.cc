@@ -33,6 +33,36 @@ TEST_P(RuntimeTest, SumsStepAfterStepAndHitsTheCache) {
   });
 }
 
+// The condition of a helping thread may come true, and the bell ring, just before the thread would go to sleep.
+TEST(RuntimeHelp, AThreadThatHasMissedTheBellDoesNotSleep) {
+  RunRanks(1, {{"spin_us", "0"}, {"yield_us", "0"}}, [](int, Runtime& runtime) {
+    const auto metric = [&](const char* name) { return runtime.metrics().Snapshot().at(name); };
+    for (const int look : {1, 2}) {  // it comes true right after this look of the driving thread; the third is in Sleep
+      runtime.BeginOutsideWait();
+      auto helped = Runtime::Helped::kBusy;
+      uint64_t sleeps = 0, sleeps_after = 0;  // of the helping thread, which has the progress lock
+      while (helped == Runtime::Helped::kBusy) {
+        const uint64_t drives = metric("lock_taken");
+        int looks = 0;
+        bool come = false;
+        const auto done = [&] {
+          const bool is_done = come;
+          if (is_done) sleeps_after = metric("sleeps");
+          if (!come && metric("lock_taken") != drives && ++looks == look) {
+            come = true;
+            sleeps = metric("sleeps");
+            runtime.WakeHelpers();
+          }
+          return is_done;
+        };
+        helped = runtime.HelpUntil(done, NowNs() + kPatienceNs);
+      }
+      EXPECT_EQ(helped, Runtime::Helped::kDone);
+      EXPECT_EQ(sleeps_after, sleeps) << "look " << look;
+    }
+  });
+}
+
 TEST_P(RuntimeTest, ManyTensorsSubmittedInAnyOrderComplete) {
   const int size = GetParam();
   RunRanks(size, {{"cycle_time", "0.2"}}, [size](int rank, Runtime& runtime) {
