@@ -38,6 +38,7 @@ API_MODULES = (
     "horocache.mcr_dl",
     "horocache.user_backends",
     "horocache.dag",
+    "horocache.dag.training",
     "horocache.kvstore",
 )
 os.environ["KERAS_BACKEND"] = "tensorflow"  # signatures must not depend on the caller's environment

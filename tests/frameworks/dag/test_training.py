@@ -35,13 +35,13 @@ def sgd(parameters):
 
 
 @on_ranks(1, 2, 3)
-@pytest.mark.parametrize("prioritize", [True, False])
-def test_k17_parameters_equal_those_of_one_process_with_the_joint_batch(prioritize):
+@pytest.mark.parametrize(("prioritize", "slice_bytes"), [(True, 4 << 20), (True, 64), (False, 200)])
+def test_k17_parameters_equal_those_of_one_process_with_the_joint_batch(prioritize, slice_bytes):
     from horocache.dag.training import LayerwiseTrainer
 
     rank, size = hc.rank(), hc.size()
     loss = torch.nn.CrossEntropyLoss()
-    trainer = LayerwiseTrainer(blocks_of(seed=rank), loss, sgd, prioritize=prioritize)
+    trainer = LayerwiseTrainer(blocks_of(seed=rank), loss, sgd, prioritize=prioritize, slice_bytes=slice_bytes)
     alone = torch.nn.Sequential(*blocks_of(seed=0))
     optimizer = sgd(alone.parameters())
     losses = []
@@ -103,3 +103,45 @@ def test_a_model_needs_blocks_that_share_no_parameter():
     for blocks in ([], [layer, layer]):
         with pytest.raises(InvalidArgumentError, match="a block or more"):
             LayerwiseTrainer(blocks, torch.nn.MSELoss(), sgd)
+    with pytest.raises(InvalidArgumentError, match="slice_bytes must be above 0; it is 0"):
+        LayerwiseTrainer([torch.nn.Linear(3, 3)], torch.nn.MSELoss(), sgd, slice_bytes=0)
+
+
+@on_ranks(1, 2)
+def test_parameters_of_several_types_and_frozen_ones_are_trained_or_not():
+    from horocache.dag.training import LayerwiseTrainer
+
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow, self.wide = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4).double()
+            self.frozen = torch.nn.Parameter(torch.ones(4), requires_grad=False)
+            self.unused = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return self.wide(self.narrow(x * self.frozen).double())
+
+    torch.manual_seed(0)
+    block = Both()
+    before = {name: value.clone() for name, value in block.state_dict().items()}
+    trainer = LayerwiseTrainer([block], torch.nn.MSELoss(), sgd)
+    trainer.step(torch.full((2, 4), float(hc.rank())), torch.zeros(2, 4, dtype=torch.float64))
+    trainer.finish()
+    changed = {name for name, value in block.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == ({"narrow.bias", "wide.weight", "wide.bias"} | ({"narrow.weight"} if hc.size() > 1 else set()))
+    assert {parameter.grad.dtype for parameter in block.parameters() if parameter.grad is not None} == {
+        torch.float32,
+        torch.float64,
+    }
+
+
+@on_ranks(2)
+def test_a_gradient_that_was_replaced_is_an_error():
+    from horocache.dag.training import LayerwiseTrainer
+
+    trainer = LayerwiseTrainer(blocks_of(0)[1:], torch.nn.MSELoss(), sgd)
+    if hc.rank() == 0:
+        trainer.blocks[2].module.weight.grad = None
+    trainer.step(torch.ones(2, 12), torch.zeros(2, 3))
+    with pytest.raises(InvalidArgumentError if hc.rank() == 0 else InputFailedError, match="another gradient tensor"):
+        trainer.finish()

@@ -80,6 +80,38 @@ def test_d1_random_programs_on_arrays_give_what_their_serial_execution_gives(eng
         np.testing.assert_array_equal(got, wanted)
 
 
+def test_d2_readers_run_at_the_same_time_and_writers_one_by_one():
+    engine = Engine(3)
+    x = engine.var("x")
+    together = threading.Barrier(3)  # which three readers pass only at the same time
+    for _ in range(6):
+        engine.push(lambda: together.wait(LIMIT), reads=[x])
+    inside, most, order = [], [], []
+
+    def write(number: int) -> None:
+        inside.append(number)
+        most.append(len(inside))
+        order.append(number)
+        inside.remove(number)
+
+    for number in range(50):
+        engine.push(lambda number=number: write(number), writes=[x], priority=number)
+    engine.wait_all(timeout=LIMIT)
+    assert set(most) == {1} and order == list(range(50))
+    engine.close()
+
+
+def test_d3_reads_and_writes_of_a_variable_keep_the_order_of_push(engine):
+    x, values, seen = engine.var("x"), [0], []
+    for number in range(1, 40):
+        engine.push(lambda number=number: values.__setitem__(0, number), writes=[x], priority=number % 3)
+        for _ in range(3):
+            engine.push(lambda number=number: seen.append((number, values[0])), reads=[x], priority=number % 5)
+    engine.wait_all(timeout=LIMIT)
+    assert len(seen) == 39 * 3 and all(pushed_after == found for pushed_after, found in seen)
+    assert x.version == 39
+
+
 def test_d4_a_variable_that_is_named_twice_counts_once_as_written(engine):
     x, seen = engine.var(), []
     engine.push(lambda: seen.append(1), reads=[x, x], writes=[x, x])
