@@ -1,4 +1,4 @@
-"""Access to the tensors of a store's keys: NumPy arrays and torch tensors."""
+"""Access to the tensors of a store's keys: NumPy arrays, torch tensors and MXNet's arrays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from horocache.collectives.numpy import collectives as numpy_collectives
 from horocache.collectives.operations import Collectives
 from horocache.errors import InvalidArgumentError
+from horocache.kvstore.ndarray import is_ndarray, view_of
 
 
 def is_torch(value: object) -> bool:
@@ -28,14 +29,16 @@ def checked(value: Any, key: object, what: str) -> Any:
         what: "value" or "out", for the error.
 
     Raises:
-        InvalidArgumentError: it is neither a NumPy array nor a torch tensor.
+        InvalidArgumentError: it is none. UnsupportedError: see :func:`horocache.kvstore.ndarray.view_of`.
     """
     if isinstance(value, np.ndarray):
         return value
     if is_torch(value):
         return value.detach()
+    if is_ndarray(value):
+        return view_of(value)
     raise InvalidArgumentError(
-        f"key {key!r}: {what} must be a torch tensor or a NumPy array, not {type(value).__name__}."
+        f"key {key!r}: {what} must be a torch tensor, a NumPy array or an MXNet array, not {type(value).__name__}."
     )
 
 

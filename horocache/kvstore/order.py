@@ -20,7 +20,7 @@ class Order(NamedTuple):
             on, whatever order the ranks use.
         waits: a call waits for its collective.
         across: False: there is one worker only, this process.
-        aggregates: the sums are made by servers instead of collectives.
+        serves: the sums are made by servers instead of collectives.
     """
 
     type: str

@@ -16,9 +16,10 @@ from horocache.dag import Engine
 from horocache.dag.collective import told
 from horocache.errors import InputFailedError, InvalidArgumentError, StallError
 from horocache.kvstore import wire
+from horocache.kvstore.entry import Entry
 from horocache.kvstore.order import Order
 from horocache.kvstore.server import Server
-from horocache.kvstore.store import Entry, KVStore
+from horocache.kvstore.store import KVStore
 from horocache.kvstore.two_bit import TwoBit
 from horocache.kvstore.updaters import Updater
 

@@ -17,80 +17,27 @@ from horocache.collectives.numpy import collectives as on_numpy
 from horocache.collectives.reduce_op import Sum
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
-from horocache.dag import Engine, Var, input_has_failed
+from horocache.dag import Engine, input_has_failed
 from horocache.dag.collective import told
 from horocache.errors import InvalidArgumentError, MismatchError, ShutDownError, StallError, UnsupportedError
 from horocache.kvstore.arrays import (
     assign,
     checked,
     collectives_of,
-    copy_of,
-    described,
     is_plain,
-    is_torch,
-    kind,
     new_like,
     overlap,
     share_memory,
     sum_into,
 )
+from horocache.kvstore.entry import Entry
 from horocache.kvstore.keys import Key, Keys
 from horocache.kvstore.lanes import Lanes
+from horocache.kvstore.ndarray import is_ndarray
 from horocache.kvstore.order import Order
+from horocache.kvstore.rows import copy_rows, rows_of
 from horocache.kvstore.two_bit import TwoBit
 from horocache.kvstore.updaters import Updater, updater_of
-
-
-class Entry:
-    """A key of a store.
-
-    Attributes:
-        key: the key.
-        name: of its collectives.
-        kind: framework, element type and shape of its values.
-        stored: the value.
-        buffer: where pushed values are summed; made by the first push.
-        turn: orders the key's collectives, which have one name.
-        taken: orders the reads of the caller's values.
-        again: the last allreduce; of the caller's ``tensor``, with ``priority``, if it was all that a call needed.
-    """
-
-    def __init__(self, key: Key, name: str, value: Any, turn: Var, taken: Var) -> None:
-        self.key = key
-        self.name = name
-        self.kind = kind(value)
-        self.stored = copy_of(value)
-        self.buffer: Any = None
-        self.turn = turn
-        self.taken = taken
-        self.again: Any = None
-        self.tensor: Any = None
-        self.address = 0  # of a torch tensor, whose memory may be another one next time
-        self.priority = 0
-
-    def note_again(self, values: list[Any], priority: int) -> None:
-        """Note that ``again`` is all that a call with these values needed."""
-        if len(values) == 1 and is_plain(values[0]):
-            self.tensor, self.priority = values[0], priority
-            self.address = self.tensor.data_ptr() if is_torch(self.tensor) else 0
-
-    def is_again(self, tensor: Any, priority: int) -> bool:
-        """True if ``again`` is all that a call with this tensor needs."""
-        same = self.tensor is tensor and self.priority == priority
-        return same and (self.address == 0 or tensor.data_ptr() == self.address)
-
-    def check(self, value: Any, what: str) -> Any:
-        """Return a value of the caller's if it is of the key's kind.
-
-        Raises:
-            InvalidArgumentError: it is not.
-        """
-        tensor = checked(value, self.key, what)
-        if kind(tensor) != self.kind:
-            raise InvalidArgumentError(
-                f"key {self.key!r}: {what} is {described(kind(tensor))}, and init() was given {described(self.kind)}."
-            )
-        return tensor
 
 
 class KVStore:
@@ -237,6 +184,8 @@ class KVStore:
         """Return the entries of a call and their tensors, all checked before anything is done."""
         self._check_open()
         found = [(self._entry(each), values) for each, values in self._keys.pairs(key, value, what)]
+        if not self._blocking and any(is_ndarray(each) for _, values in found for each in values):
+            raise UnsupportedError(f"a store without blocking takes no arrays of MXNet's as {what}; leave blocking on.")
         return [(entry, [entry.check(tensor, what) for tensor in tensors]) for entry, tensors in found]
 
     # ---- push and pull
@@ -382,17 +331,11 @@ class KVStore:
         Raises:
             InvalidArgumentError: a row is out of range, or ``row_ids`` is None.
         """
-        if row_ids is None:
-            raise InvalidArgumentError("row_sparse_pull() needs row_ids.")
         with self._lock:
             given = self._given(key, out, "out")
             targets = [(entry, target) for entry, outs in given for target in outs]
-            ids = row_ids if isinstance(row_ids, (list, tuple)) and _are_vectors(row_ids) else [row_ids] * len(targets)
-            if len(ids) != len(targets):
-                raise InvalidArgumentError(f"{len(targets)} tensors need one vector of row_ids or {len(targets)}.")
-            rows = [_rows(each, entry) for each, (entry, _) in zip(ids, targets, strict=True)]
-            for (entry, target), wanted in zip(targets, rows, strict=True):
-                copy = partial(_copy_rows, target, entry.stored, wanted)
+            for (entry, target), wanted in zip(targets, rows_of(row_ids, targets), strict=True):
+                copy = partial(copy_rows, target, entry.stored, wanted)
                 self._work(f"pull rows of {entry.key!r}", priority, copy, [entry.stored], target)
         self._finish(given)
 
@@ -621,26 +564,3 @@ def _check_marks(marks: np.ndarray, ranks: Sequence[int], key: Key) -> None:
         raise MismatchError(
             f"key {key!r}: rank {odd[0]} used another key in its place; use the keys in the same order."
         )
-
-
-def _are_vectors(row_ids: Sequence[Any]) -> bool:
-    return any(getattr(each, "ndim", 0) > 0 or isinstance(each, (list, tuple)) for each in row_ids)
-
-
-def _rows(row_ids: Any, entry: Entry) -> np.ndarray:
-    """The numbers of rows, sorted, each once."""
-    rows = np.unique(np.asarray(row_ids))
-    shape = entry.kind[2]
-    if rows.size and (not np.issubdtype(rows.dtype, np.integer) or not shape):
-        raise InvalidArgumentError(f"key {entry.key!r}: row_ids must be integers, and the value must have rows.")
-    if rows.size and (rows[0] < 0 or rows[-1] >= shape[0]):
-        raise InvalidArgumentError(
-            f"key {entry.key!r}: row_ids go from {rows[0]} to {rows[-1]}, and the value has rows 0 to {shape[0] - 1}."
-        )
-    return rows.astype(np.int64)
-
-
-def _copy_rows(target: Any, stored: Any, rows: np.ndarray) -> None:
-    assign(target, 0)
-    if rows.size:
-        target[rows] = stored[rows]

@@ -89,3 +89,62 @@ def test_a_program_of_mxnet_runs_with_another_import(kind):
         "rows": [1, 3],
         "dead": [0],
     }
+
+
+class DLPackArray:
+    """Has of MXNet's NDArray what the store uses: its memory by DLPack."""
+
+    def __init__(self, torch, values) -> None:
+        self._torch = torch
+        self.tensor = torch.as_tensor(values)
+
+    @property
+    def dtype(self):
+        return self.tensor.dtype
+
+    def to_dlpack_for_write(self):
+        return self._torch.utils.dlpack.to_dlpack(self.tensor)
+
+
+@on_ranks(1, 2)
+@pytest.mark.parametrize("kind", ["negotiated", "depcha", "dist_sync", "local"])
+def test_arrays_of_mxnet_are_read_and_written_where_they_are(kind):
+    torch = pytest.importorskip("torch")
+    from horocache import kvstore
+
+    workers = 1 if kind == "local" else hc.size()
+    kv = kvstore.create(kind)
+    kv.init("a", DLPackArray(torch, np.zeros((2, 3), np.float32)))
+    gradient, out = (DLPackArray(torch, np.full((2, 3), value, np.float32)) for value in (2.0, 0.0))
+    transposed = DLPackArray(torch, torch.zeros(3, 2).T)
+    kv.push("a", gradient)
+    kv.pull("a", [out, transposed])
+    assert out.tensor.tolist() == transposed.tensor.tolist() == [[2.0 * workers] * 3] * 2
+    kv.pushpull("a", gradient)
+    assert gradient.tensor.tolist() == [[2.0 * workers] * 3] * 2
+    scalar, empty, small = (
+        DLPackArray(torch, value) for value in (np.array(7), np.empty((0, 2)), np.array([1, -1], np.int8))
+    )
+    kv.init(["b", "c", "d"], [scalar, empty, small])
+    outs = [DLPackArray(torch, np.zeros_like(each.tensor.numpy())) for each in (scalar, empty, small)]
+    kv.pull(["b", "c", "d"], outs)
+    assert [each.tensor.tolist() for each in outs] == [7, [], [1, -1]]
+    with pytest.raises(hc.UnsupportedError, match="arrays of type"):
+        kv.init("e", DLPackArray(torch, torch.zeros(2, dtype=torch.bfloat16)))
+    kv.set_updater(lambda key, pushed, stored: {}[key])
+    with pytest.raises((KeyError, hc.InputFailedError), match="a"):
+        kv.push("a", gradient)
+        kv.pull("a", out)
+    kv.close()
+
+
+@on_ranks(1)
+def test_arrays_of_mxnet_need_a_store_that_blocks():
+    torch = pytest.importorskip("torch")
+    from horocache import kvstore
+
+    kv = kvstore.create("negotiated", blocking=False)
+    kv.init("a", np.zeros(3))
+    with pytest.raises(hc.UnsupportedError, match="takes no arrays of MXNet's as out; leave blocking on"):
+        kv.pull("a", DLPackArray(torch, np.zeros(3)))
+    kv.close()

@@ -51,6 +51,25 @@ def test_k1_pushed_values_are_summed_exactly(type_, blocking):
     store.close()
 
 
+@on_ranks(1, 2, 3)
+@pytest.mark.parametrize("type_", TYPES)
+def test_k1_two_hundred_keys_of_mixed_sizes_and_types(type_):
+    store = kvstore.create(type_, blocking=False)
+    random = np.random.default_rng(5)
+    sizes = [int(size) for size in random.integers(0, 300, 199)] + [1_000_000]
+    values = [
+        np.full(size, 1.0 + number + hc.rank(), [np.float32, np.float64, np.int64][number % 3])
+        for number, size in enumerate(sizes)
+    ]
+    store.init(list(range(200)), [np.zeros_like(value) for value in values])
+    for key, value in enumerate(values):
+        store.pushpull(key, value)
+    store.wait(*values, timeout=LIMIT)
+    for number, value in enumerate(values):
+        assert (value == total(lambda rank, number=number: 1 + number + rank)).all()
+    store.close()
+
+
 @on_ranks(2, 3)
 @pytest.mark.parametrize("type_", (*TYPES, "local"))
 def test_k2_the_first_values_are_those_of_worker_0(type_):
@@ -87,7 +106,10 @@ def test_k3_wrong_calls_are_errors_that_name_the_key_and_leave_the_store_usable(
     refused(lambda: store.push("a", None), "not None")
     refused(lambda: store.pull("a"), "an out are needed")
     refused(lambda: store.push(["a", "a"], [x, x]), "must not repeat one: a")
-    refused(lambda: store.push(["a"], [x, x, 3]), "'a': value must be a torch tensor or a NumPy array, not int")
+    refused(
+        lambda: store.push(["a"], [x, x, 3]),
+        "'a': value must be a torch tensor, a NumPy array or an MXNet array, not int",
+    )
     refused(lambda: store.push(["a", "b"], [x, x, x]), "2 keys need a list of values, equally many")
     refused(
         lambda: store.push("a", np.ones(4)),
@@ -188,7 +210,7 @@ def test_k7_lanes_need_threads():
 
 @on_ranks(2)
 def test_k7_lanes_do_not_deadlock_whatever_is_ready_first():
-    for seed in range(20):
+    for seed in range(100):
         random = np.random.default_rng([seed, hc.rank()])
         engine = Engine({"cpu": 4, "comm": 3})
         store = kvstore.create("concom", lanes=3, engine=engine, blocking=False)
@@ -205,6 +227,29 @@ def test_k7_lanes_do_not_deadlock_whatever_is_ready_first():
         assert [value[0] for value in values] == [2.0 * (1.0 + key) for key in keys]
         store.close()
         engine.close()
+
+
+@on_ranks(2)
+@pytest.mark.parametrize("type_", TYPES)
+def test_k9_the_calls_of_depcha_return_while_nothing_has_been_summed(type_):
+    engine = Engine({"cpu": 2, "comm": 2})
+    store = kvstore.create(type_, engine=engine, blocking=False)
+    keys = list(range(8))
+    store.init(keys, [np.zeros(3) for _ in keys])
+    values = [np.ones(3) for _ in keys]
+    gate = threading.Event()
+    if type_ == "funnel":  # whose calls wait
+        gate.set()
+    engine.push(lambda: gate.wait(LIMIT), writes=values)  # as long as it is shut, no value is ready
+    for key, value in zip(keys, values, strict=True):
+        store.pushpull(key, value)
+    assert (store.info["most_in_flight"] == 0) == (type_ != "funnel")
+    gate.set()
+    store.wait(*values, timeout=LIMIT)
+    assert {float(value[0]) for value in values} == {2.0}
+    assert store.info["most_in_flight"] in {"negotiated": (0,), "concom": (1, 2)}.get(type_, (1,))
+    store.close()
+    engine.close()
 
 
 @on_ranks(2)
@@ -332,6 +377,47 @@ def test_d6_an_input_that_fails_is_an_error_of_all_workers(type_):
     engine.close()
 
 
+@on_ranks(2, 4)
+def test_k17_training_in_every_design_gives_the_parameters_of_one_process_with_the_joint_batch():
+    torch = pytest.importorskip("torch")
+
+    def network():
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+
+    def batch(step: int, rank: int):
+        random = torch.Generator().manual_seed(100 * step + rank)
+        return torch.randn(5, 6, generator=random), torch.randint(4, (5,), generator=random)
+
+    def train(store, steps: int = 50) -> list:
+        model, loss = network(), torch.nn.CrossEntropyLoss()
+        parameters = list(model.parameters())
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        for step in range(steps):
+            batches = [batch(step, rank) for rank in (range(hc.size()) if store is None else [hc.rank()])]
+            optimizer.zero_grad()
+            loss(model(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches])).backward()
+            if store is not None:
+                gradients = [parameter.grad for parameter in parameters]
+                store.pushpull(list(range(len(gradients))), gradients)
+                for gradient in gradients:
+                    gradient.div_(hc.size())
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in parameters]
+
+    alone = train(None)
+    found = []
+    for type_ in (*TYPES, "dist_sync"):
+        store = kvstore.create(type_)
+        store.init(list(range(4)), list(network().parameters()))
+        found.append(train(store))
+        store.close()
+    for trained in found:
+        for got, wanted, first in zip(trained, alone, found[0], strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+            assert torch.equal(got, first)  # the ranks are summed in one order
+
+
 @on_ranks(2)
 def test_k18_two_stores_have_their_own_keys():
     stores = [kvstore.create("negotiated", blocking=False), kvstore.create("depcha", blocking=False)]
@@ -359,7 +445,7 @@ def test_k20_stores_leave_nothing_behind(type_):
     use()
     process = psutil.Process()
     before = process.num_threads(), process.num_fds()
-    for _ in range(25):
+    for _ in range(100):
         use()
     assert (process.num_threads(), process.num_fds()) == before
 
