@@ -39,7 +39,7 @@ export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= 1
 export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 
-.PHONY: help demo test test-cpp test-python test-nccl test-mpi $(MPIS:%=test-mpi-%) build core lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper bench-mixed dist docs clean
+.PHONY: help demo test test-cpp test-python test-nccl test-mpi $(MPIS:%=test-mpi-%) build core lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper bench-mixed bench-dag dist docs clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -72,7 +72,7 @@ $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
 
 # What takes long and is rarely needed, before a change of what it covers is called done. Every part prints a summary with
 # the seeds of what failed. KILLS, SOAK_SECONDS and SEED make a part shorter, or repeat one.
-LONG_PARTS := programs fuzz simulation devices soak soak-hosts kills kills-mpi kills-hosts kills-start kills-start-mpi kills-start-hosts
+LONG_PARTS := programs fuzz simulation engine devices soak soak-hosts kills kills-mpi kills-hosts kills-start kills-start-mpi kills-start-hosts
 KILLS ?= 300
 SOAK_SECONDS ?= 600
 SEED ?= 0
@@ -93,6 +93,9 @@ check-long-fuzz:  # what reads programs
 
 check-long-simulation: $(VENV)/test.stamp build  # 1,024 ranks
 	HC_TEST_LARGE=1 $(LONG_PYTEST) tests/sim
+
+check-long-engine: build  # random programs of the dependency engine against their serial execution
+	HC_TEST_ENGINE_PROGRAMS=10000 build/dev/test_dag --gtest_filter='*D1*'
 
 check-long-devices: build  # orders in which the fake device does its work
 	HC_TEST_INTERLEAVINGS=10000 build/dev/test_data --gtest_filter='*Interleavings*'
@@ -280,6 +283,9 @@ bench-paper: $(VENV)/bench.stamp build  ## The paper's grid: caching and groupin
 
 bench-mixed: $(VENV)/bench.stamp build  ## Several backends in one program: overhead, choice, workloads; BENCH_ARGS is passed on (15 minutes; results/)
 	$(BIN)/python benchmarks/mixed.py $(BENCH_ARGS)
+
+bench-dag: $(VENV)/bench.stamp build  ## Dependency graphs: the three designs, real networks, stores; BENCH_ARGS is passed on (15 minutes; results/)
+	$(BIN)/python benchmarks/dag.py $(BENCH_ARGS)
 
 dist: $(VENV)/test.stamp  ## Source distribution and, built from it, a wheel (dist/)
 	rm -rf dist

@@ -1,18 +1,22 @@
 """The experiments of "MPI collectives in dependency DAGs" (Mamidala et al., 2018) on this machine.
 
 Parts: ``model`` (a training loop whose device sleeps, in the paper's designs and by negotiation, against the durations
-of a model) and ``store`` (what a key-value store costs over the daemon's calls). Each part writes JSONL and a plot to
-results/, and its tables to one report.
+of a model), ``scaling`` (the same with more ranks), ``network`` (real networks, layer by layer and otherwise),
+``store`` (what a key-value store costs over the daemon's calls), ``engine`` (empty operations), and ``control`` (MPI
+called in the order of readiness, which mixes tensors or waits for ever). Each part writes JSONL to results/, most of
+them a plot, and all their tables to one report.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,49 +25,177 @@ if __name__ == "__main__":
 
 from benchmarks import dag_report, machine, mixed_report
 from benchmarks.dag_model import DESIGNS, ROWS
-from benchmarks.figures import Figure, slowest, write_jsonl
-from benchmarks.job import Job, JobError, Launchers, find_launchers, run_ranks
+from benchmarks.figures import Figure, Series, slowest, write_jsonl
+from benchmarks.job import ROOT, Job, JobError, Launchers, find_launchers, run_ranks
+from benchmarks.networks import NETWORKS
 
-PARTS = ("model", "store")
+ENGINE = ROOT / "build" / "dev" / "micro_dag_engine"
+_LONGEST_S = 600.0  # of a job
 
 
-def measure(options: argparse.Namespace, launchers: Launchers) -> tuple[dict[str, list[Figure]], list[str]]:
-    """Run the parts; return the figures by part, and the failures."""
-    found: dict[str, list[Figure]] = {}
-    failures: list[str] = []
-    quick = options.quick
-    rows = [{key: value for key, value in asdict(row).items() if key in ("wire", "copy")} for row in ROWS]
-    parts: dict[str, tuple[str, dict[str, Any], float]] = {
-        "model": (
-            "dag_steps",
-            {
-                "rows": rows[:2] if quick else rows,
-                "designs": [design.name for design in DESIGNS],
-                "steps": 4 if quick else 8,
-                "repetitions": 1 if quick else 3,
-                "budget_s": 1.0 if quick else 60.0,
-            },
-            900.0,
-        ),
-        "store": (
-            "dag_store",
-            {"counts": [1, 10, 100], "elements": 1000, "repetitions": 300, "budget_s": 0.5 if quick else 5.0},
-            120.0,
-        ),
-    }
-    for part in options.parts:
-        bench, parameters, limit_s = parts[part]
-        begin = time.perf_counter()
+@dataclass(frozen=True)
+class Amounts:
+    """How much is measured. Seconds are those of the runs, without start and checks."""
+
+    rows: int = len(ROWS)  # of the model
+    designs: tuple[str, ...] = tuple(design.name for design in DESIGNS)
+    layers: int = 20
+    steps: int = 6
+    repetitions: int = 3
+    row_s: float = 60.0  # of one row
+    scaling: tuple[int, ...] = (2, 4, 8)
+    networks: tuple[str, ...] = tuple(NETWORKS)
+    width: float = 1.0
+    batch: int = 4
+    wires: tuple[tuple[int, tuple[float, ...]], ...] = ((2, (0.0, 1.0, 2.0)), (4, (0.0, 1.0)), (8, (0.0,)))  # by ranks
+    network_steps: int = 6
+    network_s: float = 20.0  # of one wire
+    keys: tuple[int, ...] = (1, 10, 100)
+    store_repetitions: int = 300
+    store_s: float = 5.0  # of one number of keys
+    operations: int = 1_000_000  # of the engine
+
+
+QUICK = Amounts(
+    rows=2,
+    steps=4,
+    repetitions=1,
+    row_s=1.0,
+    scaling=(2, 4),
+    width=0.25,
+    wires=((2, (0.0, 1.0)),),
+    network_steps=2,
+    network_s=1.0,
+    store_s=0.5,
+    operations=100_000,
+)
+
+
+class Runner:
+    """Runs the parts one after the other.
+
+    Role: owned by ``main``; used by one thread.
+
+    Attributes:
+        failures: what failed.
+        left_out: parts that this machine cannot run, and why.
+    """
+
+    def __init__(self, amounts: Amounts, launchers: Launchers) -> None:
+        self._amounts, self._launchers = amounts, launchers
+        self.failures: list[str] = []
+        self.left_out: dict[str, str] = {}
+
+    def run(self, names: Sequence[str]) -> dict[str, list[Figure]]:
+        """Run parts; return the figures by part. Failures of one do not stop the others."""
+        found = {}
+        for name in names:
+            begin = time.perf_counter()
+            if figures := PARTS[name](self):
+                found[name] = figures
+            print(f"{name}: {time.perf_counter() - begin:.0f} s; load average {machine.load():.1f}", flush=True)
+        return found
+
+    def _figures(
+        self, bench: str, ranks: int, parameters: dict[str, Any], impls: Sequence[str] = ("horocache",)
+    ) -> list[Figure]:
+        """Return the figures of one job, the slowest rank's; empty if it failed."""
+        needs_mpi = "mpi4py" in impls
+        job = Job(bench, ranks, parameters, timeout_s=_LONGEST_S, own_launcher=not needs_mpi, needs_mpi=needs_mpi)
         try:
-            ranks = run_ranks(Job(bench, 2, parameters, timeout_s=limit_s), launchers, frozenset({"horocache"}))
-            found[part] = mixed_report.compared(bench, 2, slowest(bench, ranks))
+            series = slowest(bench, run_ranks(job, self._launchers, frozenset(impls)))
         except JobError as error:
-            failures.append(f"{part}: {error}")
-        print(f"{part}: {time.perf_counter() - begin:.0f} s; load average {machine.load():.1f}", flush=True)
-    return found, failures
+            self.failures.append(f"{bench}, {ranks} ranks: {error}")
+            return []
+        return mixed_report.compared(bench, ranks, series)
+
+    def _steps(self, ranks: int, rows: list[dict[str, Any]]) -> list[Figure]:
+        amounts = self._amounts
+        return self._figures(
+            "dag_steps",
+            ranks,
+            {
+                "rows": [row | {"layers": amounts.layers} for row in rows],
+                "designs": amounts.designs,
+                "steps": amounts.steps,
+                "repetitions": amounts.repetitions,
+                "budget_s": amounts.row_s,
+            },
+        )
+
+    def model(self) -> list[Figure]:
+        """Measure the rows of the model with 2 ranks."""
+        rows = [{"wire": row.wire, "copy": row.copy} for row in ROWS[: self._amounts.rows]]
+        return self._steps(2, rows)
+
+    def scaling(self) -> list[Figure]:
+        """Measure more ranks. The wire's time grows as a ring's, where each sends 2 (n - 1) / n times the tensor."""
+        figures = []
+        for ranks in self._amounts.scaling:
+            wire = ROWS[0].wire * 2 * (ranks - 1) / ranks
+            figures += self._steps(ranks, [{"wire": wire, "copy": ROWS[0].copy}])
+        return figures
+
+    def network(self) -> list[Figure]:
+        """Train real networks."""
+        amounts, figures = self._amounts, []
+        for network in amounts.networks:
+            for ranks, wires in amounts.wires:
+                parameters = {
+                    "network": network,
+                    "width": amounts.width,
+                    "batch": amounts.batch,
+                    "wires": wires,
+                    "steps": amounts.network_steps,
+                    "repetitions": 3 * amounts.repetitions,
+                    "budget_s": amounts.network_s,
+                }
+                figures += self._figures("dag_network", ranks, parameters)
+        return figures
+
+    def store(self) -> list[Figure]:
+        """Measure a store's cost."""
+        amounts = self._amounts
+        parameters = {
+            "counts": amounts.keys,
+            "elements": 1000,
+            "repetitions": amounts.store_repetitions,
+            "budget_s": amounts.store_s,
+        }
+        return self._figures("dag_store", 2, parameters)
+
+    def engine(self) -> list[Figure]:
+        """Measure empty operations."""
+        if not ENGINE.exists():
+            self.left_out["engine"] = "`make build` has not built it"
+            return []
+        command = [str(ENGINE), str(self._amounts.operations)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST_S)
+        if ran.returncode:
+            self.failures.append(f"engine: {ran.stderr.strip()}")
+            return []
+        series = []
+        for line in map(json.loads, ran.stdout.splitlines()):
+            way, ns = line.pop("way"), line.pop("ns")
+            series.append(Series("an empty operation", way, "us", [each * 1e-9 for each in ns], detail=line))
+        return mixed_report.compared("dag_engine", 1, series)
+
+    def control(self) -> list[Figure]:
+        """Call MPI in the order of readiness."""
+        if self._launchers.mpiexec is None:
+            self.left_out["control"] = self._launchers.why_no_mpi
+            return []
+        return self._figures("dag_control", 2, {}, ("horocache", "mpi4py"))
 
 
-_PLOTS: dict[str, Callable[[Sequence[Figure], Path], None]] = {"model": dag_report.plot_model}
+PARTS: dict[str, Callable[[Runner], list[Figure]]] = {
+    "model": Runner.model,
+    "scaling": Runner.scaling,
+    "network": Runner.network,
+    "store": Runner.store,
+    "engine": Runner.engine,
+    "control": Runner.control,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,29 +204,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = machine.about() | {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
     options.results.mkdir(parents=True, exist_ok=True)
     stem = options.results.resolve() / ("dag-" + str(about["time"]).replace(":", "").split("+", 1)[0])
-    found, failures = measure(options, find_launchers())
-    report = "\n".join(
-        [
-            f"# Dependency graphs, {about['time']}\n\n`{about['command']}`\n\n{about['cores']} cores ({about['cpu']}); "
-            "2 ranks on one host. Medians of the slowest rank.\n",
-            *map(str, dag_report.tables(found)),
-            *(f"\nFAILED {failure}\n" for failure in failures),
-        ]
-    )
+    runner = Runner(QUICK if options.quick else Amounts(), find_launchers())
+    found = runner.run(options.parts)
+    report = "\n".join([heading(about, runner.left_out), *map(str, dag_report.tables(found))])
+    report += "".join(f"\nFAILED {failure}\n" for failure in runner.failures)
     print(f"\n{report}")
     stem.with_suffix(".md").write_text(report, encoding="utf-8")
     for part, figures in found.items():
         write_jsonl(stem.with_name(f"{stem.name}-{part}.jsonl"), figures, about)
-        if part in _PLOTS:
-            _PLOTS[part](figures, stem.with_name(f"{stem.name}-{part}.png"))
+        if part in dag_report.PLOTS:
+            dag_report.PLOTS[part](figures, stem.with_name(f"{stem.name}-{part}.png"))
     print(f"written: {stem.name}* in {options.results}")
-    return 1 if failures else 0
+    return 1 if runner.failures else 0
+
+
+def heading(about: dict[str, Any], left_out: dict[str, str]) -> str:
+    """Return the report's first lines."""
+    missing = "".join(f"\n- {part}: left out: {why}" for part, why in left_out.items())
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return (
+        f"# Dependency graphs, {about['time']}\n\n`{about['command']}`\n\n{about['cores']} cores ({about['cpu']}), "
+        f"Linux {about['kernel']} {about['machine']}; {versions}. Load average afterwards: {machine.load():.1f}.\n\n"
+        "All ranks are on one host. Ways take turns in the same processes; per repetition the slowest rank counts.\n"
+        f"{missing}\n"
+    )
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="which to measure (all)")
-    parser.add_argument("--quick", action="store_true", help="less of everything, about a minute")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="which to measure (all)")
+    parser.add_argument("--quick", action="store_true", help="less of everything, two minutes")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where to write (results)")
     return parser.parse_args(arguments)
 

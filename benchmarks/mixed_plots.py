@@ -17,15 +17,15 @@ _DPI = 130
 
 def _overhead(figures: Sequence[Figure], path: Path) -> None:
     """Bars of the times of a call, one chart for each operation, backend and size."""
-    _bars(figures, path, "microseconds per call")
+    bars(figures, path, "microseconds per call")
 
 
 def _workloads(figures: Sequence[Figure], path: Path) -> None:
     """Bars of the times of a step, one chart for each workload and layout."""
-    _bars(figures, path, "milliseconds per step")
+    bars(figures, path, "milliseconds per step")
 
 
-def _bars(figures: Sequence[Figure], path: Path, label: str) -> None:
+def bars(figures: Sequence[Figure], path: Path, label: str) -> None:
     """Draw a chart for each case: bars with the quartiles, in one colour for an implementation."""
     cases = by_case(figures)
     names = list(dict.fromkeys(figure.impl for figure in figures))

@@ -11,13 +11,13 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from benchmarks import slow_wire
 from benchmarks.dag_model import DESIGNS, Design, Times
 from benchmarks.figures import Series
 from benchmarks.peers import Rank
 from benchmarks.timing import Contestant, alternate, check
 
-_ELEMENTS = 1000
-_BACKEND = "wire"
+_BYTES_PER_S = 125e6  # of the wire: one gigabit
 
 
 class Sleeper:
@@ -58,7 +58,7 @@ class Loop:
         self._gradients = [self._engine.var(f"gradient {layer}") for layer in layers]
         self._sums = [self._engine.var(f"sum {layer}") for layer in layers]
         self._chain = self._engine.var("activations")
-        self._hosts = [np.full(_ELEMENTS, float(rank.rank)) for _ in layers]
+        self._hosts = [np.full(int(times.wire * _BYTES_PER_S) // 8, float(rank.rank)) for _ in layers]
         self._mean = (rank.size - 1) / 2
         self._wire = Lock()
         self.seconds: list[float] = []
@@ -111,7 +111,7 @@ class Loop:
         if not self._lanes:
             priority = -layer if self._design.priority else 0
             self._engine.collective(
-                lambda: hc.allreduce_async_(host, name=name, backend=_BACKEND, priority=priority),
+                lambda: hc.allreduce_async_(host, name=name, backend=slow_wire.NAME, priority=priority),
                 writes=[host],
                 queue="comm",
                 name=f"allreduce {layer}",
@@ -141,29 +141,6 @@ class Loop:
             time.sleep(max(0.0, began + self._times.wire - time.perf_counter()))
 
 
-def _wire_backend() -> Any:
-    from horocache.user_backends.gloo import Gloo
-
-    class Wire(Gloo):
-        """A backend whose operations take a given time."""
-
-        seconds = 0.0
-
-        def start(self, call: Any) -> Any:
-            """Begin an operation."""
-            self._end = time.perf_counter() + self.seconds
-            return super().start(call)
-
-        def test(self, work: Any) -> bool:
-            """Wait until it has ended and its time is over."""
-            if not super().test(work):
-                return False
-            time.sleep(max(0.0, self._end - time.perf_counter()))
-            return True
-
-    return Wire
-
-
 def measure(
     rank: Rank, rows: list[dict[str, Any]], designs: list[str], steps: int, repetitions: int, budget_s: float
 ) -> list[Series]:
@@ -177,15 +154,12 @@ def measure(
         repetitions: runs of each design, at most.
         budget_s: for the runs of one row.
     """
-    from horocache.user_backends import register_backend
-
-    wire = _wire_backend()
-    register_backend(_BACKEND, wire)
+    wire = slow_wire.register()
     rank.horocache(fusion_threshold=0)
     series = []
     for row in rows:
         times = Times(**row)
-        wire.seconds = times.wire
+        wire.latency_s = times.wire
         series += _row(rank, times, [one for one in DESIGNS if one.name in designs], steps, repetitions, budget_s)
     return series
 
@@ -197,7 +171,7 @@ def _row(
     contestants = [Contestant(name, loop.run, wrong=loop.wrong) for name, loop in loops.items()]
     check(rank.page, contestants)
     alternate(rank.page, contestants, repetitions=repetitions, budget_s=budget_s, warm_up=0, at_least=2)
-    case = f"c = {times.wire * 1e3:g} ms, d = {times.copy * 1e3:g} ms"
+    case = f"{rank.size} ranks, c = {times.wire * 1e3:g} ms, d = {times.copy * 1e3:g} ms"
     series = []
     for design in designs:
         loop = loops[design.name]

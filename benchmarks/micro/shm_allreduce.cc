@@ -1,10 +1,8 @@
 // Times the shm backend alone, between forked processes: allreduce of float32 by each algorithm, in place (the sizes in
 // its table of algorithms come from here) and out of place, beside a plain copy that all processes do at the same time.
-// Built by hand, not by default:
+// `make build` builds it:
 //
-//   make build && g++ -std=c++20 -O3 -Icpp_core benchmarks/micro/shm_allreduce.cc
-//     build/dev/libhc_{data,net,observe,control,wire,base}.a -ldl -pthread -o shm_allreduce
-//   ./shm_allreduce [ranks=2] [repeat=31] [tile KiB=256] [sizes in bytes...]
+//   build/dev/micro_shm_allreduce [ranks=2] [repeat=31] [tile KiB=256] [sizes in bytes...]
 //
 // Per size: median and best microseconds of the slowest rank, and bytes / best, of each kind.
 // Every turn runs all of them, so that noise from neighbours hits all alike.
@@ -25,7 +23,7 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "data/backend.h"
-#include "data/backends/shm_algorithms.h"
+#include "data/backends/shm/algorithms.h"
 
 namespace {
 

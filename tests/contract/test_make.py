@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = (
-    *("demo", "test", "lint", "sanitize", "bench", "bench-control", "bench-paper", "bench-mixed"),
+    *("demo", "test", "lint", "sanitize", "bench", "bench-control", "bench-paper", "bench-mixed", "bench-dag"),
     *("dist", "docs", "clean"),
 )
 
