@@ -266,7 +266,8 @@ void Engine::State::Serve(size_t number) {
     {
       Lock lock(this);
       ++queue.sleeping;
-      WaitUntil(&mutex, &queue.filled, kForever, [&] { return closed || !queue.ready.empty(); });
+      const auto filled = [&]() HC_NO_THREAD_SAFETY_ANALYSIS { return closed || !queue.ready.empty(); };
+      WaitUntil(&mutex, &queue.filled, kForever, filled);
       --queue.sleeping;
       if (closed) break;
       job = Start(Pop(&queue));
@@ -291,7 +292,9 @@ void Engine::State::RunInline() {
     }
     Run(job);
     Lock lock(this);
-    const auto has_moved = [&] { return graph.Find(job.operation) == nullptr || ProgressOf(job.operation).runs_again; };
+    const auto has_moved = [&]() HC_NO_THREAD_SAFETY_ANALYSIS {
+      return graph.Find(job.operation) == nullptr || ProgressOf(job.operation).runs_again;
+    };
     WaitUntil(&mutex, &changed, kForever, has_moved);
     runs_inline = false;
   }
@@ -317,7 +320,7 @@ void Engine::State::SkipQueued(EndedTasks* ended) {
 
 void Engine::State::Reserve() {
   const size_t most = graph.pending() + 1;
-  const auto reserve = [&](auto* list) {
+  const auto reserve = [&](auto* list) HC_NO_THREAD_SAFETY_ANALYSIS {
     if (list->capacity() >= most) return;
     ++counters.allocations;
     list->reserve(2 * most);
@@ -462,6 +465,15 @@ namespace {
 
 Status EndedBeforeError() { return InvalidArgumentError("the operation has been completed before"); }
 
+// Calls wait(until_ns), which returns true when the wait is over, in slices.
+template <typename Wait>
+bool WaitInSlices(int64_t deadline_ns, const Engine::GoOn& go_on, Wait&& wait) {
+  while (!wait(std::min(deadline_ns, DeadlineNs(kSliceSeconds)))) {
+    if (NowNs() >= deadline_ns || !go_on()) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Status Engine::Completer::Complete(Handle operation, FailurePtr failure) const {
@@ -486,19 +498,6 @@ Status Engine::Completer::RunAgain(Handle operation) const {
   return Status::Ok();
 }
 
-namespace {
-
-// Calls wait(until_ns), which returns true when the wait is over, in slices.
-template <typename Wait>
-bool WaitInSlices(int64_t deadline_ns, const Engine::GoOn& go_on, Wait&& wait) {
-  while (!wait(std::min(deadline_ns, DeadlineNs(kSliceSeconds)))) {
-    if (NowNs() >= deadline_ns || !go_on()) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 StatusOr<bool> Engine::Wait(std::span<const Handle> variables, int64_t deadline_ns, FailurePtr* failure,
                             const GoOn& go_on, Helper* helper) {
   if (running_for == state_.get()) return WaitWithinError();
@@ -506,9 +505,10 @@ StatusOr<bool> Engine::Wait(std::span<const Handle> variables, int64_t deadline_
   {
     State::Lock lock(state_.get());
     Graph& graph = state_->graph;
-    if (!std::ranges::all_of(variables, [&](Handle each) { return graph.HasVariable(each); }))
-      return InvalidArgumentError("the variable has been deleted");
-    if (!std::ranges::all_of(variables, [&](Handle each) { return graph.IsReadable(each); })) {
+    const auto exists = [&](Handle each) HC_NO_THREAD_SAFETY_ANALYSIS { return graph.HasVariable(each); };
+    if (!std::ranges::all_of(variables, exists)) return InvalidArgumentError("the variable has been deleted");
+    const auto is_readable = [&](Handle each) HC_NO_THREAD_SAFETY_ANALYSIS { return graph.IsReadable(each); };
+    if (!std::ranges::all_of(variables, is_readable)) {
       waiter = Waiter::Make();
       StatusOr<Handle> pushed = graph.Push({waiter.get(), 0, kWaitQueue, true}, variables, {});
       if (!pushed.ok()) return pushed.status();
@@ -528,9 +528,10 @@ StatusOr<bool> Engine::Wait(std::span<const Handle> variables, int64_t deadline_
 StatusOr<bool> Engine::WaitAll(int64_t deadline_ns, FailurePtr* failure, const GoOn& go_on) {
   if (running_for == state_.get()) return WaitWithinError();
   return WaitInSlices(deadline_ns, go_on, [&](int64_t until_ns) {
-    State::Lock lock(state_.get());
     State& state = *state_;
-    if (!WaitUntil(&state.mutex, &state.changed, until_ns, [&] { return state.graph.pending() == 0; })) return false;
+    State::Lock lock(&state);
+    const auto is_idle = [&]() HC_NO_THREAD_SAFETY_ANALYSIS { return state.graph.pending() == 0; };
+    if (!WaitUntil(&state.mutex, &state.changed, until_ns, is_idle)) return false;
     if (!state.untold.empty()) *failure = state.untold.front();
     state.untold.clear();
     state.graph.ForgetFailures();
@@ -556,9 +557,10 @@ std::vector<std::string> Engine::Close(int64_t deadline_ns) {
     const State::Lock lock(&state);
     // A thread of the engine that drops the last reference to it cannot wait for itself.
     const int64_t until_ns = running_for == &state ? 0 : deadline_ns;
-    WaitUntil(&state.mutex, &state.changed, until_ns, [&] { return state.running == 0 && state.serving == 0; });
+    const auto is_still = [&]() HC_NO_THREAD_SAFETY_ANALYSIS { return state.running == 0 && state.serving == 0; };
+    WaitUntil(&state.mutex, &state.changed, until_ns, is_still);
     threads_returned = state.serving == 0;
-    state.graph.ForEachPending([&](Handle operation, bool) {
+    state.graph.ForEachPending([&](Handle operation, bool) HC_NO_THREAD_SAFETY_ANALYSIS {
       if (state.HasStarted(operation)) left.push_back(static_cast<Task*>(state.graph.Find(operation)->task)->Name());
     });
   }
@@ -580,7 +582,7 @@ Engine::Counters Engine::counters() const {
 std::vector<Engine::Pending> Engine::PendingOperations() const {
   std::vector<Pending> found;
   const State::Lock lock(state_.get());
-  state_->graph.ForEachPending([&](Handle operation, bool is_ready) {
+  state_->graph.ForEachPending([&](Handle operation, bool is_ready) HC_NO_THREAD_SAFETY_ANALYSIS {
     const Graph::Operation& what = *state_->graph.Find(operation);
     if (what.queue == kWaitQueue) return;
     const auto* const task = static_cast<Task*>(what.task);
