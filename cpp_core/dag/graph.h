@@ -62,7 +62,7 @@ class Graph {
   bool IsIdle(Handle variable) const;
   // True if an operation uses the variable, or waits to.
   bool IsUsed(Handle variable) const;
-  // The number of ended writes; 0 if there is no such variable.
+  // The number of ended writes; 0 for an unknown variable.
   uint64_t version(Handle variable) const;
 
   // Adds an operation. A variable that is named twice counts once; one that is read and written is written. Returns

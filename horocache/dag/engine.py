@@ -65,7 +65,7 @@ class Engine:
             name: for messages.
 
         Raises:
-            InvalidArgumentError: there is no thread, or no queue.
+            InvalidArgumentError: a queue or its thread is missing.
         """
         numbers = {"cpu": threads} if isinstance(threads, int) else dict(threads)
         if not numbers or min(numbers.values()) < 1 or len(numbers) > _MOST_QUEUES:
@@ -143,7 +143,7 @@ class Engine:
             name: for messages and drawings; by default the function's.
 
         Raises:
-            InvalidArgumentError: a variable has been deleted or is another engine's, or there is no such queue.
+            InvalidArgumentError: a variable has been deleted or is another engine's, or the queue is unknown.
             ShutDownError: the engine is closed.
         """
         flags = _core.Engine.ALWAYS_RUNS if always else 0

@@ -64,11 +64,11 @@ class Graph(NamedTuple):
             path: of the file to write; its ending (``.svg``, ``.png``) gives the format.
 
         Raises:
-            InvalidArgumentError: there is no operation.
+            InvalidArgumentError: the graph is empty.
             UnsupportedError: networkx or matplotlib is not installed.
         """
         if not self.operations:
-            raise InvalidArgumentError("there is no operation to draw.")
+            raise InvalidArgumentError("the graph has no operation that could be drawn.")
         try:
             import networkx  # noqa: PLC0415  (only drawings need it)
             from matplotlib.figure import Figure  # noqa: PLC0415

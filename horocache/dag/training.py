@@ -131,7 +131,7 @@ class LayerwiseTrainer:
             slice_bytes: about the bytes that are summed at a time.
 
         Raises:
-            InvalidArgumentError: there is no block, a parameter is in two blocks, or ``slice_bytes`` is not positive.
+            InvalidArgumentError: ``blocks`` is empty, a parameter is in two blocks, or ``slice_bytes`` is not positive.
         """
         if not blocks or len({id(each) for block in blocks for each in block.parameters()}) != sum(
             len(list(block.parameters())) for block in blocks

@@ -16,7 +16,7 @@ class Order(NamedTuple):
 
     Attributes:
         type: the store's type.
-        lanes: how many collectives are under way at most; 0: as many as there are, in the order that the daemons agree
+        lanes: how many collectives are under way at most; 0: any number, in the order that the daemons agree
             on, whatever order the ranks use.
         waits: a call waits for its collective.
         across: False: there is one worker only, this process.

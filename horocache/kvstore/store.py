@@ -114,7 +114,7 @@ class KVStore:
         """True for "optimizer": the store can apply one.
 
         Raises:
-            InvalidArgumentError: there is no such capability.
+            InvalidArgumentError: the capability is unknown.
         """
         if capability.lower() != "optimizer":
             raise InvalidArgumentError(f"unknown capability {capability!r}; there is 'optimizer'.")

@@ -41,5 +41,5 @@ def test_svg_draws_them(graph, tmp_path):
 
 
 def test_nothing_cannot_be_drawn(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="no operation to draw"):
+    with pytest.raises(InvalidArgumentError, match="no operation that could be drawn"):
         Engine(record=True).graph().svg(tmp_path / "graph.svg")
