@@ -284,7 +284,7 @@ bench-paper: $(VENV)/bench.stamp build  ## The paper's grid: caching and groupin
 bench-mixed: $(VENV)/bench.stamp build  ## Several backends in one program: overhead, choice, workloads; BENCH_ARGS is passed on (15 minutes; results/)
 	$(BIN)/python benchmarks/mixed.py $(BENCH_ARGS)
 
-bench-dag: $(VENV)/bench.stamp build  ## Dependency graphs: the three designs, real networks, stores; BENCH_ARGS is passed on (15 minutes; results/)
+bench-dag: $(VENV)/bench.stamp build  ## Dependency graphs: the three designs, real networks, stores; BENCH_ARGS is passed on (20 minutes; results/)
 	$(BIN)/python benchmarks/dag.py $(BENCH_ARGS)
 
 dist: $(VENV)/test.stamp  ## Source distribution and, built from it, a wheel (dist/)
