@@ -28,16 +28,21 @@ def wait_for_all(handles):
         handle.wait()
 
 
-def main():
-    backends = sys.argv[1].split(",")
-    mcr_dl.init(backends)
+def steps_until_rank_1_dies(backends):
+    """Rank 1 kills itself with two steps in flight; other ranks may still wait for the step before."""
     for _ in range(3):
         wait_for_all(step(backends))
     handles = step(backends) + step(backends)
     if mcr_dl.get_rank() == 1:
         publish("ended_at", repr(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
-    failed = attempt("pending", lambda: wait_for_all([*handles, *step(backends), *step(backends)]))
+    wait_for_all([*handles, *step(backends), *step(backends)])
+
+
+def main():
+    backends = sys.argv[1].split(",")
+    mcr_dl.init(backends)
+    failed = attempt("pending", lambda: steps_until_rank_1_dies(backends))
     attempt("next", lambda: mcr_dl.all_reduce(backends[0], np.ones(3)))
     sys.exit(3 if failed is not None else 0)
 

@@ -40,17 +40,16 @@ def step(store, values):
 def killed(kind):
     """Rank 1 is killed while a step is in flight."""
     store, values = made(kind)
-    step(store, values)
-    if hc.rank() == 1:
-        publish("ended_at", repr(time.time()))
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    def go_on():
+    def steps():
         for _ in range(1000):
-            store.wait(*values)
             step(store, values)
+            if hc.rank() == 1:
+                publish("ended_at", repr(time.time()))
+                os.kill(os.getpid(), signal.SIGKILL)
+            store.wait(*values)
 
-    failed = attempt("pending", go_on)
+    failed = attempt("pending", steps)
     attempt("next", lambda: (store.pushpull(0, values[0]), store.wait(values[0])))
     attempt("dead", lambda: report("dead nodes", value=store.get_num_dead_node()))
     sys.exit(3 if failed is not None else 0)
