@@ -61,8 +61,8 @@ void Check(bool ok, const char* what) {
 
 // Pushes operations, each of which writes one variable and reads another.
 void Measure(const Way& way, int operations, int repetitions) {
+  Empty empty;  // outlives the engine, which may call Ended after a wait has returned
   Engine engine({.threads = way.threads});
-  Empty empty;
   std::array<Handle, kChains> written;
   for (Handle& each : written) each = engine.AddVariable();
   const std::array<Handle, 1> read = {engine.AddVariable()};

@@ -31,7 +31,8 @@ struct Outcome {
   FailurePtr failure;
 };
 
-// The action of an operation. The engine does not own it. Ended is the last call, after Run has returned.
+// The action of an operation. The engine does not own it. Ended is the last call, after Run has returned; a wait for
+// the operation may return before it.
 class Task {
  public:
   Task() = default;

@@ -247,10 +247,10 @@ class Cleanup final : public Task {
 };
 
 TEST_P(AnyEngine, AnOperationThatAlwaysRunsGetsTheFailureAndEndsItIfItWants) {
+  Cleanup cleanup;
   Engine engine(options());
   const Handle x = engine.AddVariable(), y = engine.AddVariable();
   Push(&engine, {}, {x}, [](Handle) { return Outcome{true, Fails("first")}; });
-  Cleanup cleanup;
   ASSERT_TRUE(engine.Push(&cleanup, std::vector{x}, std::vector{y}, {.always_runs = true}).ok());
   EXPECT_EQ(Wait(&engine, y), nullptr);
   ASSERT_NE(cleanup.inherited(), nullptr);
@@ -328,9 +328,9 @@ TEST_P(AnyEngine, GoneVariablesAndQueuesAreErrorsThatTakeNothing) {
 }
 
 TEST(Engine, D2ReadersRunAtTheSameTimeAndWritersDoNot) {
+  Door door;
   Engine engine({{4}, "test"});
   const Handle x = engine.AddVariable();
-  Door door;
   for (int number = 0; number < 4; ++number) Push(&engine, {x}, {}, [&] { door.Pass(); });
   door.AwaitWaiting(4);
   std::atomic<bool> written = false;
@@ -342,9 +342,9 @@ TEST(Engine, D2ReadersRunAtTheSameTimeAndWritersDoNot) {
 }
 
 TEST(Engine, D8OfReadyOperationsTheHighestPriorityComesFirstAndNeverBeforeADependency) {
+  Door door;
   Engine engine({{1}, "test"});
   const Handle gate = engine.AddVariable(), x = engine.AddVariable();
-  Door door;
   std::vector<int> order;
   Push(&engine, {}, {gate}, [&] { door.Pass(); });
   door.AwaitWaiting(1);
@@ -359,9 +359,9 @@ TEST(Engine, D8OfReadyOperationsTheHighestPriorityComesFirstAndNeverBeforeADepen
 }
 
 TEST(Engine, QueuesHaveThreadsOfTheirOwn) {
+  Door door;
   Engine engine({{1, 1}, "test"});
   const Handle x = engine.AddVariable();
-  Door door;
   Push(&engine, {}, {}, [&] { door.Pass(); });
   Push(&engine, {}, {x}, [] {}, {.queue = 1});
   EXPECT_EQ(Wait(&engine, x), nullptr);
@@ -369,9 +369,9 @@ TEST(Engine, QueuesHaveThreadsOfTheirOwn) {
 }
 
 TEST(Engine, AnOperationRunsWithinPushIfItIsReadyAndShort) {
+  Door door;
   Engine engine({{1}, "test"});
   const Handle gate = engine.AddVariable(), x = engine.AddVariable();
-  Door door;
   const auto here = std::this_thread::get_id();
   std::thread::id first, second;
   Push(&engine, {}, {x}, [&] { first = std::this_thread::get_id(); }, {.at_once = true});
@@ -385,9 +385,9 @@ TEST(Engine, AnOperationRunsWithinPushIfItIsReadyAndShort) {
 }
 
 TEST(Engine, AWaitEndsAtItsDeadline) {
+  Door door;
   Engine engine({{1}, "test"});
   const Handle x = engine.AddVariable();
-  Door door;
   Push(&engine, {}, {x}, [&] { door.Pass(); });
   FailurePtr failure;
   StatusOr<bool> waited = engine.Wait(std::span(&x, 1), DeadlineNs(0.01), &failure);
@@ -430,7 +430,8 @@ TEST(Engine, D9CloseEndsWhatHasNotStartedAndNamesWhatDoesNotEnd) {
   EXPECT_EQ(failure->status.code(), StatusCode::kShutDown);
 }
 
-// Counts how often it has run; shared by many operations.
+// Counts how often it has ended; shared by many operations. Like all that Ended uses, it is declared before the engine,
+// which calls Ended after a wait may have returned.
 class Empty final : public Task {
  public:
   Outcome Run(Handle, const FailurePtr&) override { return {}; }
@@ -443,9 +444,10 @@ class Empty final : public Task {
 };
 
 TEST(Engine, D10ASteadyStateAllocatesNothing) {
+  Door door;
+  Empty empty;
   Engine engine({{1}, "test"});
   const std::vector writes{engine.AddVariable()};
-  Empty empty;
   const auto rounds = [&](int count) {
     for (int round = 0; round < count; ++round) {
       for (int number = 0; number < 100; ++number) ASSERT_TRUE(engine.Push(&empty, {}, writes, {}).ok());
@@ -453,7 +455,6 @@ TEST(Engine, D10ASteadyStateAllocatesNothing) {
     }
   };
   // As many operations as a round has are pending at once.
-  Door door;
   Push(&engine, {}, writes, [&] { door.Pass(); });
   for (int number = 0; number < 120; ++number) ASSERT_TRUE(engine.Push(&empty, {}, writes, {}).ok());
   door.Open();
