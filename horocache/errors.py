@@ -117,7 +117,10 @@ class RunError(HorocacheError, RuntimeError):
 
 
 class NonFiniteError(CollectiveError):
-    """A rank submitted NaN or infinite values to a reduction, with ``check_finite`` on; the message names the rank."""
+    """A rank has NaN or infinite values in a reduction, with ``check_finite`` on, or in a gate's logits.
+
+    The message names the rank.
+    """
 
 
 class InputFailedError(CollectiveError):

@@ -28,6 +28,7 @@ ORDER = (
     *("torch.compression", "torch.adapter", "torch.vjp_arithmetic", "torch.autograd", "torch.compile", "torch.ops"),
     "torch.sparse_allreduce",
     *("torch.sync_batch_norm", "torch.optimizer", "torch.distributed", "torch_entry_point", "torch"),
+    "torch.moe",
     *("mcr_dl", "kvstore", "dag.training"),
     *("tensorflow.", "jax", "keras", "tensorflow.optimizer", "tensorflow", "tensorflow.keras"),
 )
