@@ -210,21 +210,22 @@ class TopKGate(torch.nn.Module):
         if used is not None:
             tokens = tokens.masked_fill(~used.unsqueeze(1), 0.0)
         if self.training and self.noisy_gate_policy == "Jitter":
-            tokens = tokens * torch.empty_like(tokens).uniform_(1.0 - JITTER, 1.0 + JITTER)
+            tokens = tokens * _jitter(tokens)
         logits = functional.linear(tokens, weight.to(wide))
         self._check_logits(logits.detach(), tokens)
         scores = logits.softmax(1) if self.score == "softmax" else logits.sigmoid()
         experts = self._choose(logits.detach(), scores.detach())
         chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, experts, True)
         counts = (chosen if used is None else chosen & used.unsqueeze(1)).sum(0)
-        slot_scores = scores.gather(1, experts)
-        taken, dropped = self._take(experts, used, slot_scores.detach(), counts)
+        capacity = self.capacity(x.shape[0])
+        limit = x.shape[0] if capacity is None else capacity
+        taken = within_capacity(experts, used, self._priority(scores.detach(), experts), limit)
         return Routing(
             topk_idx=experts.masked_fill(~taken, -1),
-            topk_weights=self._weigh(slot_scores, taken),
+            topk_weights=self._weigh(scores.gather(1, experts), taken),
             aux_loss=self._loss(logits, scores, counts, used),
             expert_counts=counts,
-            dropped=dropped,
+            dropped=(counts - limit).clamp(min=0),
         )
 
     def _check_logits(self, logits: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -260,17 +261,12 @@ class TopKGate(torch.nn.Module):
             chosen.append(keys.argmax(1, keepdim=True))
         return torch.cat(chosen, 1)
 
-    def _take(
-        self, experts: torch.Tensor, used: torch.Tensor | None, scores: torch.Tensor, counts: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which slots their experts take, shape ``(T, k)``, and the dropped slots by expert, shape ``(E,)``."""
-        tokens = experts.shape[0]
-        capacity = self.capacity(tokens)
-        limit = tokens if capacity is None else capacity
-        priority = {"probs": scores, "position": None}.get(self.drop_policy)
-        if self.drop_policy == "random" and limit < tokens:
-            priority = torch.rand_like(scores)
-        return within_capacity(experts, used, priority, limit), (counts - limit).clamp(min=0)
+    def _priority(self, scores: torch.Tensor, experts: torch.Tensor) -> torch.Tensor | None:
+        """Return the priority of each slot, shape ``(T, k)``; None for the order of the tokens."""
+        if self.drop_policy == "position":
+            return None
+        # The random numbers are drawn for all experts and with any capacity, as DeepSpeed draws them.
+        return (scores if self.drop_policy == "probs" else torch.rand_like(scores)).gather(1, experts)
 
     def _weigh(self, scores: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
         weights = scores.masked_fill(~taken, 0.0)
@@ -289,9 +285,15 @@ class TopKGate(torch.nn.Module):
         return loss + self.z_loss_coef * router_z_loss(logits, used) if self.z_loss_coef else loss
 
 
+def _jitter(like: torch.Tensor) -> torch.Tensor:
+    low, high = like.new_tensor(1.0 - JITTER), like.new_tensor(1.0 + JITTER)
+    return torch.distributions.Uniform(low, high, validate_args=False).rsample(like.shape)
+
+
 def _gumbel(like: torch.Tensor) -> torch.Tensor:
-    """Return standard Gumbel noise: the negative logarithm of values of the exponential distribution."""
-    return -torch.empty_like(like).exponential_().clamp_(min=torch.finfo(like.dtype).tiny).log()
+    """Return noise of the standard Gumbel distribution, with the shape, element type and device of ``like``."""
+    standard = torch.distributions.Gumbel(like.new_zeros(()), like.new_ones(()), validate_args=False)
+    return standard.rsample(like.shape)
 
 
 def _this_rank() -> str:

@@ -181,6 +181,12 @@ def test_random_drops_are_repeated_by_the_seed_and_differ_without_it():
     torch.manual_seed(5)
     assert torch.equal(gate(x).topk_idx, first)
     assert not torch.equal(second, first)
+    torch.manual_seed(5)
+    numbers = torch.rand((60, 2), dtype=torch.float64)  # the order in which experts take slots
+    everything = made_gate(2, capacity_factor=None)(x).topk_idx[:, 0]
+    for expert in range(2):
+        takers = sorted((everything == expert).nonzero().flatten().tolist(), key=lambda t: -numbers[t, expert])
+        assert sorted(takers[: gate.capacity(60)]) == (first[:, 0] == expert).nonzero().flatten().tolist()
 
 
 # ---- M5: losses and gradients ---------------------------------------------------------------------------------------
