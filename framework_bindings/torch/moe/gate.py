@@ -29,11 +29,12 @@ class TopKGate(torch.nn.Module):
 
     The scores are the softmax (or sigmoid) of ``x @ wg.weight.T``. The gate computes in float32, also under autocast,
     or in float64 if its weight or ``x`` is float64. Equal scores are ordered by expert. All noise comes from torch's
-    generator of the device of ``x``, so ``torch.manual_seed`` repeats it. Without noise the result depends on the
-    weights and ``x`` alone.
+    generator of the device of ``x``, so ``torch.manual_seed`` repeats it. Without noise and random drops the gate draws
+    no random numbers.
 
-    Names, order and defaults of arguments are those of DeepSpeed's ``TopKGate``, and so is the parameter ``wg.weight``.
-    ``docs/explanation/mixture_of_experts.md`` lists the differences. The gate does not communicate.
+    The arguments up to ``drop_tokens`` have the order and defaults of DeepSpeed's ``TopKGate``, where ``hidden`` is
+    ``model_dim``; the parameter ``wg.weight`` is the same. ``docs/explanation/mixture_of_experts.md`` lists the
+    differences. The gate does not communicate.
 
     Args:
         hidden: length of a token's hidden state.
