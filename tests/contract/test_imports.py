@@ -27,6 +27,12 @@ def test_importing_loads_no_framework_and_no_mpi(statement, tmp_path):
     assert modules_after(statement, tmp_path).isdisjoint(HEAVY)
 
 
+def test_the_placement_of_experts_loads_scipy_and_matplotlib_only_where_they_are_used(tmp_path):
+    statement = "from horocache.moe.placement import Topology, Workload, shard; import numpy as np\n"
+    statement += "shard(Topology(np.zeros((3, 3)), np.zeros((3, 3)), [1.0] * 3, [2] * 3), Workload(2, 0, 1, 0))"
+    assert modules_after(statement, tmp_path).isdisjoint((*HEAVY, "scipy"))
+
+
 def test_the_launcher_and_its_ranks_need_no_undeclared_package(tmp_path):
     absent = (
         "import sys; sys.modules.update(dict.fromkeys(['setuptools', 'distutils', 'packaging', 'pkg_resources']))\n"
@@ -90,6 +96,7 @@ def test_every_error_is_in_the_name_space_of_every_binding(name):
         ("horocache.lang.cost", ["predict"]),
         ("horocache.lang.links", ["Link", "Machine"]),
         ("horocache.torch.optimizer", ["DistributedOptimizer"]),
+        ("horocache.moe.placement", ["draw", "moves", "place_experts", "shard"]),
     ],
 )
 def test_modules_named_in_documents_have_the_named_functions(module, names):
@@ -109,5 +116,5 @@ def test_every_framework_with_a_binding_has_an_extra():
         r"^(\w+) = \[", text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0], re.M
     )
     bindings = {folder.name for folder in (ROOT / "framework_bindings").iterdir() if (folder / "__init__.py").exists()}
-    others = {"autotune", "compression", "dag", "demo", "test", "bench", "tune", "lint"}
+    others = {"autotune", "compression", "dag", "demo", "moe", "test", "bench", "tune", "lint"}
     assert set(extras) - others == bindings - {"keras"}, "Keras is on one of the others"
