@@ -41,6 +41,7 @@ API_MODULES = (
     "horocache.dag",
     "horocache.dag.training",
     "horocache.kvstore",
+    "horocache.moe.placement",
 )
 os.environ["KERAS_BACKEND"] = "tensorflow"  # signatures must not depend on the caller's environment
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
