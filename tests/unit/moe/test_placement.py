@@ -14,7 +14,7 @@ from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.moe.placement import PlacementError, Topology, Workload, heuristic, shard
 from tests.unit.moe.brute_force import allreduce, communication, computation, group_seconds, optimum
 
-INSTANCES = [(seed, 2 + seed % 6) for seed in range(200)]  # of 2 to 7 devices
+INSTANCES = [(seed, 3 + seed % 5) for seed in range(200)]  # of 3 to 7 devices, and of three kinds of links
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_m20_the_heuristic_is_feasible_and_near_the_optimum(solved):
         assert not found.optimal
         ratios.append(found.objective / best)
     assert np.percentile(ratios, 95) <= 1.35
-    assert np.mean(ratios) <= 1.02, "the measured mean is 1.001"
+    assert np.mean(ratios) <= 1.02
 
 
 def test_m20_missing_memory_is_an_error_that_names_it():
@@ -101,10 +101,10 @@ def test_m20_the_work_for_64_devices_is_bounded(seed):
 
 
 def test_the_work_does_not_grow_with_the_square_of_the_devices():
-    topology, work = instance(1, 300)
+    topology, work = instance(1, 150)
     found = shard(topology, work)
     check(found, topology, work)
-    assert found.evaluated <= 2 * heuristic.CANDIDATES_PER_DEVICE * 64 + 64 * 300
+    assert found.evaluated <= 2 * heuristic.CANDIDATES_PER_DEVICE * 64 + 64 * 150
 
 
 def test_exact_equals_milp_for_more_devices_than_brute_force_can_do():
