@@ -1,0 +1,23 @@
+"""Exchanges of mixture-of-experts layers, behind one interface.
+
+An exchange moves a rank's batches of tokens to the ranks of their experts, and the results back. All exchanges give
+equal bits; they differ in speed, in memory, and in whether a rank may leave early.
+"""
+
+from horocache.moe.exchanges.alltoall import Alltoall
+from horocache.moe.exchanges.early_exit import EarlyExit
+from horocache.moe.exchanges.exchange import Call, Exchange, Memory, Outcome, Report
+from horocache.moe.exchanges.registry import Options, exchange_names, make_exchange
+
+__all__ = [
+    "Alltoall",
+    "Call",
+    "EarlyExit",
+    "Exchange",
+    "Memory",
+    "Options",
+    "Outcome",
+    "Report",
+    "exchange_names",
+    "make_exchange",
+]

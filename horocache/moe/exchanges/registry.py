@@ -1,0 +1,81 @@
+"""The exchanges by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from horocache.core.process_set import ProcessSet
+from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.moe.exchanges.alltoall import Alltoall
+from horocache.moe.exchanges.early_exit import EarlyExit
+from horocache.moe.exchanges.exchange import Exchange
+
+__all__ = ["DEFAULT", "Options", "check_exchange", "exchange_names", "make_exchange"]
+
+DEFAULT = "alltoall"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The facts of a layer that its exchange needs; equal on all ranks of the layer.
+
+    Args:
+        name: of the layer, unique within its process set.
+        process_set: the ranks of the layer.
+        hosts: by rank of the set: whether the rank has experts.
+        row_bytes: most bytes of a row of a batch in any call.
+        result_row_bytes: most bytes of a row of a result in any call.
+        max_tokens: most tokens of a rank in a call; None if any number.
+        early_exit: when a rank leaves a call early.
+    """
+
+    name: str
+    process_set: ProcessSet
+    hosts: tuple[bool, ...]
+    row_bytes: int
+    result_row_bytes: int
+    max_tokens: int | None = None
+    early_exit: EarlyExit = field(default_factory=EarlyExit)
+
+
+def _alltoall(options: Options) -> Exchange:
+    return Alltoall(options.name, options.process_set)
+
+
+_MAKERS: dict[str, Callable[[Options], Exchange]] = {"alltoall": _alltoall}
+# The exchanges whose ranks can leave early.
+_LEAVE_EARLY: frozenset[str] = frozenset()
+
+
+def exchange_names() -> list[str]:
+    """Return the names of all exchanges."""
+    return sorted(_MAKERS)
+
+
+def check_exchange(name: str, early_exit: EarlyExit) -> None:
+    """Check that an exchange exists, and can do what a layer asks of it.
+
+    Raises:
+        InvalidArgumentError: no exchange has this name.
+        UnsupportedError: its ranks cannot leave early, and ``early_exit`` asks for that.
+    """
+    if name not in _MAKERS:
+        raise InvalidArgumentError(f"an exchange of a mixture of experts is one of {exchange_names()}, not {name!r}")
+    if early_exit.drops and name not in _LEAVE_EARLY:
+        raise UnsupportedError(
+            f"the exchange {name!r} waits for every rank, so epsilon={early_exit.epsilon}, tau={early_exit.tau} and "
+            f"t_max={early_exit.limit} have no meaning for it; leave them out"
+        )
+
+
+def make_exchange(name: str, options: Options) -> Exchange:
+    """Return the exchange with this name for a layer; all ranks of the layer call it at the same time.
+
+    Raises:
+        InvalidArgumentError: no exchange has this name, or an option is out of range.
+        UnsupportedError: the exchange cannot do what the options ask for.
+    """
+    check_exchange(name, options.early_exit)
+    options.early_exit.check_ranks(options.process_set.size(), options.name)
+    return _MAKERS[name](options)
