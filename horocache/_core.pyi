@@ -108,6 +108,52 @@ def flat_part(bytes: int, /) -> int: ...
 def read_with(type: type, to_capsule: Callable[[Any], Any], current_stream: Callable[[int], int]) -> None: ...
 
 @final
+class WindowBlock:
+    """This rank's memory of a window that is not connected yet."""
+
+    @property
+    def offset(self) -> int: ...  # in this rank's region
+
+class Window:
+    """A connected window; see cpp_core/moe/window.h. One thread at a time uses it."""
+
+    def name_tag(self, tag: int, name: str) -> None: ...  # names the calls with a tag, for errors
+    # Begins a round. rows: of this rank's batches, by rank. epsilon: results of other ranks before the countdown of tau
+    # seconds; limit: most seconds.
+    def enter(
+        self,
+        rows: Sequence[int],
+        tag: int,
+        row_bytes: tuple[int, int],  # of batches, of results
+        epsilon: int,
+        tau: float,
+        limit: float,
+        wait_for_room: bool,
+    ) -> None: ...
+    # Ends the step before, and waits for the next one: "send", "serve", "take" or "leave"; peer; rows; batch; result.
+    def next(self) -> tuple[str, int, int, memoryview, memoryview]: ...
+    def fail(self, why: str) -> None: ...  # ends the round with an error on all ranks
+    def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def round(self) -> int: ...  # the current or the last one
+    def outcomes(self) -> list[int]: ...  # of this rank's batches, by rank; see horocache.moe.exchanges.Outcome
+    def waited(self) -> list[float]: ...  # seconds, by rank
+    def served(self) -> list[bool]: ...  # by rank
+    def has_closed(self, rank: int) -> bool: ...
+
+# process_set None: this rank alone.
+def allocate_window(
+    runtime: Runtime,
+    process_set: int | None,
+    hosts: Sequence[bool],
+    depth: int,
+    batch_bytes: int,
+    result_bytes: int,
+) -> WindowBlock: ...
+def connect_window(runtime: Runtime, block: WindowBlock, offsets: Sequence[int]) -> Window: ...
+
 class Runtime:
     """One rank's daemon. The constructor starts its threads, and stop() joins them.
 

@@ -23,6 +23,8 @@ void BindPrograms(pybind11::module_& module);
 void BindRuntime(pybind11::module_& module);
 // Adds UserCalls and UserCall: a backend's part in a process set, for the thread of the program that runs it.
 void BindUserCalls(pybind11::module_& module);
+// Adds Window and WindowBlock (see moe/window.h), allocate_window and connect_window.
+void BindWindows(pybind11::module_& module);
 
 pybind11::dict KnobsForPython(const Knobs& knobs);
 

@@ -22,4 +22,5 @@ PYBIND11_MODULE(_core, module) {
   horocache::python::BindPrograms(module);
   horocache::python::BindRuntime(module);
   horocache::python::BindDag(module);
+  horocache::python::BindWindows(module);
 }

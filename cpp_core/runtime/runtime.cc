@@ -329,6 +329,8 @@ void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
 Status Runtime::MakeEngine(const JobConfig& config) {
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
     heap_ = std::make_shared<net::SharedHeap>(regions, job_.identity.local_rank);
+  windows_ = std::make_unique<Windows>(heap_, job_.peers.arena->regions(),
+                                       ProgressConfigFor(config_.knobs, job_.identity).spin_ns, metrics_.exchanges);
   StatusOr<std::unique_ptr<net::HostMonitor>> host_monitor = MakeHostMonitor(config, job_);
   if (!host_monitor.ok()) return host_monitor.status();
   host_monitor_ = std::move(*host_monitor);
@@ -401,6 +403,7 @@ std::string Runtime::Ended(int local_rank, const std::string& how) const {
 void Runtime::OnLost(int local_rank, const std::string& how) {
   const std::string what = Ended(local_rank, how);
   recorder_.Note(what, NowNs());
+  windows_->Lose(job_.here[static_cast<size_t>(local_rank)]);
   engine_->Lose(job_.here[static_cast<size_t>(local_rank)], {StatusCode::kPeerLost, what + kCannotGoOn});
 }
 
@@ -566,6 +569,7 @@ void Runtime::OnExit(int code, void* runtime) {
 
 void Runtime::LeaveJob() {
   leaving_ = true;
+  windows_->Close();
   engine_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
   const Status why = engine_->WhyLost();
   net::Arena& arena = *job_.peers.arena;

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -42,6 +43,7 @@
 #include "runtime/startup/job.h"
 #include "runtime/startup/process_set_factory.h"
 #include "runtime/submission/operation_table.h"
+#include "runtime/windows/windows.h"
 
 namespace horocache::runtime {
 
@@ -186,6 +188,18 @@ class Runtime {
   // All ranks must call it, or none.
   Status DropSet(uint32_t number);
 
+  // ---- windows for one-sided exchanges: see Note [Opening a window] in windows/windows.h
+  // All ranks of the process set call these functions in the same order.
+  // No `set`: this rank alone.
+  StatusOr<WindowBlock> AllocateWindow(std::optional<uint32_t> set, moe::Geometry geometry);
+  StatusOr<std::shared_ptr<moe::Window>> ConnectWindow(WindowBlock block, const std::vector<int64_t>& offsets) {
+    return windows_->Connect(std::move(block), offsets);
+  }
+  // Logs that a rank waits in an exchange for longer than stall_check_time_seconds.
+  void ReportSlowExchange(const std::string& wait);
+  // Why exchanges cannot go on; ok if they can, also after the loss or shutdown of a rank, which the window knows.
+  Status CheckExchange() const;
+
   // ---- the timeline of this rank; see observe/timeline.h
   // Rank 0 writes `path`, the other ranks write files next to it, see TimelinePath. Returns kInvalidArgument if a
   // timeline is being written already, or if the file cannot be written.
@@ -293,6 +307,7 @@ class Runtime {
        .on_unseen_failure = [this](const Status& why, uint32_t process_set) { NoteUnseenFailure(why, process_set); },
        .on_freed = config_.on_freed}};
   std::shared_ptr<net::SharedHeap> heap_;  // null without shared regions
+  std::unique_ptr<Windows> windows_;
   std::atomic<bool> warned_private_{false};
   std::set<uint32_t> told_unseen_;                  // process sets; of the driving thread
   std::unique_ptr<net::HostMonitor> host_monitor_;  // null on one host

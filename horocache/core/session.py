@@ -59,6 +59,7 @@ class Session:
         "tuner",
         "tunes_groups",
         "unnamed_optimizers",
+        "windows",
     )
 
     def __init__(
@@ -85,6 +86,7 @@ class Session:
         self.checks_finite = runtime.knobs()["check_finite"][0] in ("1", 1)  # of tensors that the core sees encoded
         self.compressed = CompressedBytes()
         self.residuals = Residuals()
+        self.windows: dict[Any, Any] = {}  # of one-sided exchanges; see horocache.moe.window
         # handle -> (finish, state): finish(state, answer of the core) is the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
         # The same for operations that the core has forgotten, because a wait for them and others was interrupted.

@@ -12,6 +12,22 @@ void AddIndexed(const char* name, const Counters& counters, std::map<std::string
   }
 }
 
+// Only if there were any.
+void AddExchanges(const moe::ExchangeCounters& exchanges, std::map<std::string, uint64_t>* out) {
+  if (exchanges.rounds == 0) return;
+  (*out)["moe_rounds"] = exchanges.rounds;
+  (*out)["moe_failed_rounds"] = exchanges.failed_rounds;
+  (*out)["moe_batches_sent"] = exchanges.batches_sent;
+  (*out)["moe_batches_served"] = exchanges.batches_served;
+  (*out)["moe_bytes_written"] = exchanges.bytes_written;
+  (*out)["moe_sleeps"] = exchanges.sleeps;
+  static constexpr std::array<const char*, moe::kNumOutcomes> kNames = {
+      "", "", "delivered", "own_timeout", "host_left", "ring_full", "lost_rank"};
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (*kNames[i] != 0) (*out)[std::string("moe_rows_") + kNames[i]] = exchanges.rows[i];
+  }
+}
+
 }  // namespace
 
 std::map<std::string, uint64_t> Metrics::Snapshot() const {
@@ -52,6 +68,7 @@ std::map<std::string, uint64_t> Metrics::Snapshot() const {
       {"progress_cpu_ns", static_cast<uint64_t>(progress_cpu.Ns())},
       {"steps", steps.Get()},
   };
+  AddExchanges(*exchanges, &out);
   AddIndexed("fused_size_log2", fused_size, &out);
   AddIndexed("wait_ns", wait_ns, &out);
   for (size_t op = 0; op < op_count.size(); ++op) {

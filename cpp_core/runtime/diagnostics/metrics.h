@@ -8,10 +8,12 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/thread.h"
+#include "moe/exchange_counters.h"
 #include "runtime/diagnostics/busy_time.h"
 #include "wire/message.h"
 
@@ -66,6 +68,9 @@ struct Metrics {
   std::array<Counter, wire::kNumOps> op_count;
   std::array<Counter, wire::kNumOps> op_ns;  // nanoseconds from submission to completion
   std::vector<Counter> wait_ns;  // by rank of the job: ns that this rank slept while it waited for that rank
+
+  // Of the one-sided exchanges. Windows may outlive the runtime.
+  std::shared_ptr<moe::ExchangeCounters> exchanges = std::make_shared<moe::ExchangeCounters>();
 
   // Counts an operation that has completed `ns` after its submission.
   void CountDone(wire::Op op, int64_t ns) {

@@ -7,6 +7,7 @@ equal bits; they differ in speed, in memory, and in whether a rank may leave ear
 from horocache.moe.exchanges.alltoall import Alltoall
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Exchange, Memory, Outcome, Report
+from horocache.moe.exchanges.one_sided import OneSided
 from horocache.moe.exchanges.registry import Options, exchange_names, make_exchange
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "EarlyExit",
     "Exchange",
     "Memory",
+    "OneSided",
     "Options",
     "Outcome",
     "Report",

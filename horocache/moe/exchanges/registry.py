@@ -10,6 +10,7 @@ from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.moe.exchanges.alltoall import Alltoall
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Exchange
+from horocache.moe.exchanges.one_sided import OneSided
 
 __all__ = ["DEFAULT", "Options", "check_exchange", "exchange_names", "make_exchange"]
 
@@ -26,7 +27,7 @@ class Options:
         hosts: by rank of the set: whether the rank has experts.
         row_bytes: most bytes of a row of a batch in any call.
         result_row_bytes: most bytes of a row of a result in any call.
-        max_tokens: most tokens of a rank in a call; None if any number.
+        max_tokens: the tokens of one rank in a call for which windows have room; None: as many as in the first call.
         early_exit: when a rank leaves a call early.
     """
 
@@ -43,9 +44,14 @@ def _alltoall(options: Options) -> Exchange:
     return Alltoall(options.name, options.process_set)
 
 
-_MAKERS: dict[str, Callable[[Options], Exchange]] = {"alltoall": _alltoall}
+def _one_sided(options: Options) -> Exchange:
+    row_bytes = (options.row_bytes, options.result_row_bytes)
+    return OneSided(options.name, options.process_set, options.hosts, row_bytes, options.early_exit, options.max_tokens)
+
+
+_MAKERS: dict[str, Callable[[Options], Exchange]] = {"alltoall": _alltoall, "one_sided": _one_sided}
 # The exchanges whose ranks can leave early.
-_LEAVE_EARLY: frozenset[str] = frozenset()
+_LEAVE_EARLY = frozenset({"one_sided"})
 
 
 def exchange_names() -> list[str]:

@@ -1,0 +1,304 @@
+"""Windows and one-sided exchanges: what ranks must agree on, sizes, several layers and process sets, early exits."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+from ranks import on_ranks
+
+import horocache as hc
+from horocache.errors import (
+    ForkedProcessError,
+    InvalidArgumentError,
+    MismatchError,
+    OutOfMemoryError,
+    ShutDownError,
+    UnsupportedError,
+)
+from horocache.moe.exchanges import EarlyExit, OneSided, Outcome
+from horocache.moe.window import WindowSpec, agree, register_window
+
+
+class Numbers:
+    """A call with ``rows[peer]`` numbers for each rank; the host doubles them."""
+
+    row_bytes = result_row_bytes = 8
+
+    def __init__(self, rows, step=0, lossless=False):
+        self.rows = rows
+        self.step = step
+        self.lossless = lossless
+        self.taken = {}
+
+    def values(self, sender, receiver, rows):
+        return np.arange(rows) + sender * 1_000_000 + receiver * 10_000 + self.step * 100.0
+
+    def pack(self, peer, memory):
+        memory.view(np.float64)[:] = self.values(own(), peer, self.rows[peer])
+
+    def serve(self, peer, rows, batch, result):
+        assert (batch.view(np.float64) == self.values(peer, own(), rows)).all()
+        result.view(np.float64)[:] = 2 * batch.view(np.float64)
+
+    def take(self, peer, result):
+        assert (result.view(np.float64) == 2 * self.values(own(), peer, self.rows[peer])).all()
+        self.taken[peer] = len(result) // 8
+
+
+def opened(name="layer", tokens=None, process_set=hc.global_process_set, hosts=None, **early_exit):
+    hosts = hosts or (True,) * process_set.size()
+    return OneSided(name, process_set, hosts, (8, 8), EarlyExit(**early_exit), tokens)
+
+
+def own():
+    return hc.rank()
+
+
+def spec(ranks=None, size=256, depth=2):
+    return WindowSpec((True,) * (ranks or hc.size()), size, size, depth)
+
+
+@on_ranks(1, 2, 3, 4)
+def test_every_batch_comes_back_from_its_host_also_an_empty_one():
+    exchange = opened()
+    for step in range(30):
+        rows = [(own() * 3 + peer + step) % 5 for peer in range(hc.size())]
+        call = Numbers(rows, step, lossless=step % 2 == 1)
+        report = exchange.run(call)
+        assert call.taken == {peer: count for peer, count in enumerate(rows) if count}
+        assert report.outcomes == [Outcome.DELIVERED if count else Outcome.NONE for count in rows]
+        assert report.served == [(peer * 3 + own() + step) % 5 > 0 for peer in range(hc.size())]
+        assert report.waited[own()] == 0.0 and min(report.waited) >= 0.0
+    assert exchange.window.core.round == 30
+
+
+@on_ranks(3)
+def test_m16_an_exchange_sends_no_control_messages():
+    exchange = opened()
+    exchange.run(Numbers([1] * 3))
+    before = hc.metrics()
+    for step in range(50):
+        exchange.run(Numbers([4] * 3, step))
+    after = hc.metrics()
+    exchange.run(Numbers([1] * 3))  # no rank goes on, to a collective, before all have read their counters
+    for counter in ("rounds", "control_bytes", "control_frames", "operations", "slow_rounds", "messages_sent"):
+        assert after[counter] == before[counter], counter
+    assert after["moe_rounds"] - before["moe_rounds"] == 50
+    assert after["moe_rows_delivered"] - before["moe_rows_delivered"] == 50 * 12
+    assert after["moe_bytes_written"] - before["moe_bytes_written"] == 50 * 2 * 12 * 8  # batches and results
+
+
+@on_ranks(2)
+@pytest.mark.parametrize(
+    ("field", "values"), [("batch_bytes", (64, 128)), ("depth", (2, 3)), ("hosts", ((True, True), (True, False)))]
+)
+def test_m14_windows_that_differ_are_an_error_on_all_ranks_that_names_both(field, values):
+    mine = {"hosts": (True, True), "batch_bytes": 64, "result_bytes": 64, "depth": 2} | {field: values[own()]}
+    with pytest.raises(MismatchError) as raised:
+        register_window("layer", WindowSpec(**mine))
+    text = str(raised.value)
+    assert "layer 'layer'" in text and "rank 0" in text and "rank 1" in text
+    assert all(f"{field}={value!r}" in text for value in values)
+    opened().run(Numbers([1, 1]))
+
+
+@on_ranks(3)
+def test_m14_arguments_that_differ_are_named_with_both_ranks_and_values():
+    with pytest.raises(MismatchError, match=r"layer 'moe': rank 0 has hidden=8 and rank 2 has hidden=16; make"):
+        agree("moe", {"hidden": 16 if own() == 2 else 8, "k": 2}, {})
+    with pytest.raises(MismatchError, match=r"rank 0 has noise=None and rank 1 has noise='Jitter'"):
+        agree("moe", {"noise": "Jitter"} if own() == 1 else {}, {})
+    assert agree("moe", {"hidden": 8}, {"tokens": own()}) == [{"tokens": rank} for rank in range(3)]
+
+
+@on_ranks(2)
+def test_m15_impossible_windows_are_refused_before_anything_is_sent():
+    for wrong in ({"hosts": (True,)}, {"depth": 0}, {"batch_bytes": -1}):
+        with pytest.raises(InvalidArgumentError, match="layer 'bad'"):
+            register_window("bad", WindowSpec(**({"hosts": (True, True), "batch_bytes": 1, "result_bytes": 1} | wrong)))
+    opened().run(Numbers([1, 1]))
+
+
+@on_ranks(1, 3)
+@pytest.mark.parametrize("tokens", [None, 0, 4])
+def test_batches_may_be_of_any_size_in_any_call(tokens):
+    exchange = opened(tokens=tokens)
+    for step, most in enumerate([3, 5000, 7, 40, 5000, 20_000, 1]):
+        rows = [most + own() + peer for peer in range(hc.size())]
+        call = Numbers(rows, step)
+        exchange.run(call)
+        assert call.taken == dict(enumerate(rows))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epsilon": -1}, {"epsilon": 1.5}, {"epsilon": True}, {"tau": -1.0}, {"tau": math.nan}, {"limit": 0.0}],
+)
+def test_m15_an_early_exit_out_of_range_is_refused(wrong):
+    with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
+        EarlyExit(**wrong)
+
+
+@on_ranks(2)
+def test_m15_more_ranks_than_there_are_cannot_be_waited_for():
+    with pytest.raises(InvalidArgumentError, match="layer 'layer' has epsilon=2, but each of its 2 ranks waits for at"):
+        opened(epsilon=2)
+
+
+@on_ranks(3)
+def test_tokens_go_only_to_ranks_with_experts():
+    exchange = opened(hosts=(True, False, True))
+    exchange.run(Numbers([1, 0, 1]))
+    with pytest.raises(InvalidArgumentError, match="tokens for rank 1, which has no expert"):
+        exchange.run(Numbers([1, 1, 0]))
+    call = Numbers([2, 0, 3])
+    report = exchange.run(call)
+    assert call.taken == {0: 2, 2: 3}
+    assert report.served == ([True] * 3 if own() != 1 else [False] * 3)
+
+
+@on_ranks(2, knobs={"region_bytes": 4 << 20})
+def test_m21_memory_that_cannot_be_had_is_an_error_with_size_and_knob():
+    with pytest.raises(
+        OutOfMemoryError, match=r"no shared memory for a window of \d{8,} bytes.*HOROCACHE_REGION_BYTES"
+    ):
+        register_window("layer", spec(size=8 << 20))
+    opened().run(Numbers([1, 1]))
+
+
+@on_ranks(2, knobs={"region_bytes": 4 << 20})
+def test_m21_a_shortage_on_one_rank_is_an_error_on_all():
+    if own() == 1:
+        kept = hc.empty(900_000, np.float32)
+        assert kept.size
+        with pytest.raises(OutOfMemoryError):
+            register_window("layer", spec(size=100 << 10))
+    else:
+        with pytest.raises(
+            UnsupportedError, match="rank 1 has no window for layer 'layer': rank 1 has no shared memory"
+        ):
+            register_window("layer", spec(size=100 << 10))
+
+
+@on_ranks(2, knobs={"region_bytes": 0})
+def test_m21_without_shared_memory_the_error_says_what_to_choose():
+    with pytest.raises(UnsupportedError, match=r"HOROCACHE_REGION_BYTES=0.*HOROCACHE_MOE_EXCHANGE"):
+        register_window("layer", spec())
+
+
+@on_ranks(2, knobs={"region_bytes": 4 << 20})
+def test_m21_windows_are_made_and_closed_many_times_in_the_same_memory():
+    for turn in range(50):
+        exchange = opened(tokens=100 << 7)
+        call = Numbers([5, 6], turn)
+        exchange.run(call)
+        assert call.taken == {0: 5, 1: 6}
+        exchange.close()
+        exchange.close()
+        with pytest.raises(ShutDownError, match="closed"):
+            exchange.run(call)
+
+
+@on_ranks(2)
+def test_m21_layers_of_one_size_share_a_window_and_others_do_not():
+    a, b, other = (opened(name, tokens) for name, tokens in [("a", 8), ("b", 8), ("c", 16)])
+    for step in range(20):
+        for layer in (a, other, b):
+            call = Numbers([3, 4], step)
+            layer.run(call)
+            assert call.taken == {0: 3, 1: 4}
+    assert a.window.core is b.window.core and other.window.core is not a.window.core
+    a.close()
+    b.run(Numbers([1, 1]))  # the window is there as long as one layer uses it
+    b.close()
+    with pytest.raises(ShutDownError):
+        b.run(Numbers([1, 1]))
+
+
+@on_ranks(4)
+def test_m21_process_sets_have_windows_of_their_own_at_the_same_time():
+    halves = [hc.add_process_set([0, 1]), hc.add_process_set([2, 3])]
+    mine = halves[own() // 2]
+    exchange = opened("half", process_set=mine)
+    whole = opened("whole")
+
+    class OfTheSet(Numbers):
+        def values(self, sender, receiver, rows):
+            ranks = mine.ranks
+            sender = sender if sender == own() else ranks[sender]
+            return np.full(rows, float(sender))
+
+    for step in range(20):
+        call = OfTheSet([2, 2], step)
+        call.serve = lambda peer, rows, batch, result: np.copyto(result, batch)
+        call.take = lambda peer, result, call=call: call.taken.update({peer: result.view(np.float64)[0]})
+        exchange.run(call)
+        assert call.taken == {0: own(), 1: own()}
+        all_of_them = Numbers([1, 2, 3, 4], step)
+        whole.run(all_of_them)
+        assert all_of_them.taken == {0: 1, 1: 2, 2: 3, 3: 4}
+
+
+@on_ranks(3)
+def test_m6_every_rank_returns_with_any_epsilon_and_tau():
+    for epsilon in (0, 1, 2, None):
+        for tau in (0.0, 0.005, math.inf):
+            if epsilon is not None and tau == math.inf:
+                continue  # the same as lossless
+            exchange = opened(f"layer {epsilon} {tau}", epsilon=epsilon, tau=tau)
+            for step in range(40):
+                rows = [(own() + peer + step) % 3 for peer in range(3)]
+                call = Numbers(rows, step)
+                report = exchange.run(call)
+                got = {peer: count for peer, count in enumerate(rows) if report.outcomes[peer] is Outcome.DELIVERED}
+                assert call.taken == got  # L5: every batch is delivered or has a cause
+                assert all(
+                    (outcome is Outcome.NONE) == (count == 0)
+                    for outcome, count in zip(report.outcomes, rows, strict=True)
+                )
+            hc.barrier()
+
+
+@on_ranks(2)
+def test_m7_a_late_rank_loses_its_tokens_and_delays_no_other():
+    exchange = opened(tokens=4, epsilon=0, tau=0.0)
+    exchange.open()
+    if own() == 0:
+        report = exchange.run(Numbers([1, 1]))
+        assert report.outcomes == [Outcome.DELIVERED, Outcome.OWN_TIMEOUT]
+    hc.barrier()
+    if own() == 1:
+        report = exchange.run(Numbers([1, 1]))
+        assert report.outcomes == [Outcome.HOST_LEFT, Outcome.DELIVERED]
+    hc.barrier()
+
+
+@on_ranks(2)
+def test_a_child_of_fork_cannot_use_the_parents_window():
+    exchange = opened()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            exchange.run(Numbers([1, 1]))
+        except ForkedProcessError:
+            code = 0
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    exchange.run(Numbers([1, 1]))
+
+
+@on_ranks(2)
+def test_after_shutdown_a_window_says_so():
+    exchange = opened()
+    exchange.run(Numbers([1, 1]))
+    hc.shutdown()
+    with pytest.raises(ShutDownError):
+        exchange.run(Numbers([1, 1]))
+    exchange.close()
+    hc.init()
+    again = opened()
+    again.run(Numbers([1, 1]))
