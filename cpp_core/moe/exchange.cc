@@ -89,7 +89,7 @@ Exchange::Step Exchange::Next(int64_t now_ns) {
 }
 
 void Exchange::Leave() {
-  for (Peer& peer : peers_) Drop(&peer, Outcome::kOwnTimeout);
+  for (Peer& peer : peers_) Drop(&peer, IsIdle(peer) ? Outcome::kRingFull : Outcome::kOwnTimeout);
   peers_[rank_].released = round_;
   inside_ = false;
 }
@@ -99,15 +99,10 @@ Exchange::Step Exchange::Send() {
     Peer& peer = peers_[i];
     if (peer.sending != Sending::kPending) continue;
     // Round r uses the cell of round r - depth.
-    if (round_ <= depth_ || peer.released >= round_ - depth_) {
-      peer.sending = Sending::kSent;
-      if (i == rank_) peer.serving = Serving::kArrived;
-      return {.act = Act::kSend, .peer = i};
-    }
-    if (wait_for_room_) continue;
-    // The host learns from the release of this round that no batch comes.
-    peer.sending = Sending::kNothing;
-    Drop(&peer, Outcome::kRingFull);
+    if (round_ > depth_ && peer.released < round_ - depth_) continue;
+    peer.sending = Sending::kSent;
+    if (i == rank_) peer.serving = Serving::kArrived;
+    return {.act = Act::kSend, .peer = i};
   }
   return {};
 }
@@ -140,10 +135,14 @@ bool Exchange::Awaits(int rank) const {
   return inside_ && (peer.outcome == Outcome::kWaiting || peer.serving == Serving::kAwaited);
 }
 
+// A batch that has no cell stays pending in any case: its host may have come to this round meanwhile, and waits for it.
+bool Exchange::IsIdle(const Peer& peer) const { return !wait_for_room_ && peer.sending == Sending::kPending; }
+
 // An empty batch that still has no cell does not count: the release of the round stands for it.
 bool Exchange::IsDone() const {
-  return std::none_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-    return peer.outcome == Outcome::kWaiting || peer.serving == Serving::kAwaited || peer.serving == Serving::kArrived;
+  return std::none_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+    const bool waits = peer.outcome == Outcome::kWaiting && !IsIdle(peer);
+    return waits || peer.serving == Serving::kAwaited || peer.serving == Serving::kArrived;
   });
 }
 
@@ -151,8 +150,9 @@ bool Exchange::IsSatisfied() const {
   if (peers_[rank_].outcome == Outcome::kWaiting) return false;
   int resolved = 0;
   for (int i = 0; i < ranks(); ++i) {
-    const Outcome outcome = peers_[i].outcome;
-    resolved += i != rank_ && outcome != Outcome::kNone && outcome != Outcome::kWaiting;
+    const Peer& peer = peers_[i];
+    if (i == rank_ || peer.outcome == Outcome::kNone) continue;
+    resolved += peer.outcome != Outcome::kWaiting || IsIdle(peer);
   }
   return resolved >= needed_;
 }

@@ -39,7 +39,7 @@ enum class Outcome : uint8_t {
   kDelivered,   // the result came
   kOwnTimeout,  // this rank left before the result came
   kHostLeft,    // the host left before it served the batch
-  kRingFull,    // the host was `depth` or more rounds behind, so that the batch had no cell
+  kRingFull,    // the host was `depth` or more rounds behind until this rank left, so that the batch had no cell
   kLostRank,    // the host is lost
 };
 constexpr int kNumOutcomes = static_cast<int>(Outcome::kLostRank) + 1;
@@ -50,7 +50,8 @@ struct Plan {
   int epsilon = 0;              // results of other ranks that this rank insists on; more than there are means all
   int64_t tau_ns = kForever;    // how long it stays after that
   int64_t limit_ns = kForever;  // how long it stays at most
-  // True: a batch waits until its host has room for it. False: it is dropped (kRingFull).
+  // True: the rank waits until the hosts have room for its batches. False: it does not wait for a host that has none;
+  // the batch is dropped (kRingFull) if the rank has nothing else to wait for before there is room.
   bool wait_for_room = true;
 };
 
@@ -126,6 +127,7 @@ class Exchange {
   Step Serve();
   void Drop(Peer* peer, Outcome cause);
   void Settle(int rank);
+  bool IsIdle(const Peer& peer) const;
   bool IsDone() const;
   bool IsSatisfied() const;
 
