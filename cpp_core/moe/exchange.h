@@ -32,7 +32,7 @@ namespace horocache::moe {
 
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
 
-// What became of this rank's batch for a host. kWaiting only during a round.
+// The fate of this rank's batch for a host. kWaiting only during a round.
 enum class Outcome : uint8_t {
   kNone,        // no tokens
   kWaiting,     // the result has not come
@@ -44,7 +44,7 @@ enum class Outcome : uint8_t {
 };
 constexpr int kNumOutcomes = static_cast<int>(Outcome::kLostRank) + 1;
 
-// What one round asks for.
+// The settings of one round.
 struct Plan {
   std::vector<int32_t> rows;    // of this rank's batch for each rank; 0 for ranks without experts
   int epsilon = 0;              // results of other ranks that this rank insists on; more than there are means all

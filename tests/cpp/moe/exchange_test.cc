@@ -59,6 +59,16 @@ TEST(OneSidedExchange, TheCountdownStartsWithTheLastResultInsistedOn) {
   EXPECT_EQ(rank.outcome(2), Outcome::kDelivered);
 }
 
+TEST(OneSidedExchange, TheCountdownStartsAfterTheRanksOwnBatch) {
+  Exchange rank(0, {true, true}, 1);
+  rank.Enter({.rows = {3, 5}, .epsilon = 0, .tau_ns = kSecond}, 0);
+  EXPECT_EQ(rank.Next(0), Step(Act::kSend, 0));
+  EXPECT_EQ(rank.Next(0), Step(Act::kSend, 1));
+  EXPECT_EQ(rank.Next(0), Step(Act::kServe, 0));
+  EXPECT_EQ(rank.Next(100), Step(Act::kTake, 0));
+  EXPECT_EQ(rank.Next(100), Wait(100 + kSecond));
+}
+
 TEST(OneSidedExchange, ALargerEpsilonThanThereAreResultsMeansAllOfThem) {
   Exchange rank = Pair(1, {.epsilon = 7, .tau_ns = kSecond});
   EXPECT_EQ(rank.Next(0), Step(Act::kSend, 1));
