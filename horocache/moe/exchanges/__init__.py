@@ -8,13 +8,14 @@ from horocache.moe.exchanges.alltoall import Alltoall
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Exchange, Memory, Outcome, Report
 from horocache.moe.exchanges.one_sided import OneSided
-from horocache.moe.exchanges.registry import Options, exchange_names, make_exchange
+from horocache.moe.exchanges.registry import Maker, Options, exchange_names, make_exchange
 
 __all__ = [
     "Alltoall",
     "Call",
     "EarlyExit",
     "Exchange",
+    "Maker",
     "Memory",
     "OneSided",
     "Options",

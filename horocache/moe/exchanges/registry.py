@@ -12,7 +12,7 @@ from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Exchange
 from horocache.moe.exchanges.one_sided import OneSided
 
-__all__ = ["DEFAULT", "Options", "check_exchange", "exchange_names", "make_exchange"]
+__all__ = ["DEFAULT", "Maker", "Options", "check_exchange", "exchange_names", "make_exchange"]
 
 DEFAULT = "alltoall"
 
@@ -40,6 +40,9 @@ class Options:
     early_exit: EarlyExit = field(default_factory=EarlyExit)
 
 
+Maker = Callable[[Options], Exchange]
+
+
 def _alltoall(options: Options) -> Exchange:
     return Alltoall(options.name, options.process_set)
 
@@ -49,7 +52,7 @@ def _one_sided(options: Options) -> Exchange:
     return OneSided(options.name, options.process_set, options.hosts, row_bytes, options.early_exit, options.max_tokens)
 
 
-_MAKERS: dict[str, Callable[[Options], Exchange]] = {"alltoall": _alltoall, "one_sided": _one_sided}
+_MAKERS: dict[str, Maker] = {"alltoall": _alltoall, "one_sided": _one_sided}
 # The exchanges whose ranks can leave early.
 _LEAVE_EARLY = frozenset({"one_sided"})
 
@@ -59,29 +62,42 @@ def exchange_names() -> list[str]:
     return sorted(_MAKERS)
 
 
-def check_exchange(name: str, early_exit: EarlyExit) -> None:
+def check_exchange(kind: str | Maker, early_exit: EarlyExit) -> None:
     """Check that an exchange exists, and can do what a layer asks of it.
+
+    Args:
+        kind: the name of an exchange; or a function of the program that makes one, which checks the options itself.
+        early_exit: when ranks leave a call early.
 
     Raises:
         InvalidArgumentError: no exchange has this name.
         UnsupportedError: its ranks cannot leave early, and ``early_exit`` asks for that.
     """
-    if name not in _MAKERS:
-        raise InvalidArgumentError(f"an exchange of a mixture of experts is one of {exchange_names()}, not {name!r}")
-    if early_exit.drops and name not in _LEAVE_EARLY:
+    if callable(kind):
+        return
+    if kind not in _MAKERS:
+        raise InvalidArgumentError(
+            f"an exchange of a mixture of experts is one of {exchange_names()}, or a function that makes one, not "
+            f"{kind!r}"
+        )
+    if early_exit.drops and kind not in _LEAVE_EARLY:
         raise UnsupportedError(
-            f"the exchange {name!r} waits for every rank, so epsilon={early_exit.epsilon}, tau={early_exit.tau} and "
+            f"the exchange {kind!r} waits for every rank, so epsilon={early_exit.epsilon}, tau={early_exit.tau} and "
             f"t_max={early_exit.limit} have no meaning for it; leave them out"
         )
 
 
-def make_exchange(name: str, options: Options) -> Exchange:
-    """Return the exchange with this name for a layer; all ranks of the layer call it at the same time.
+def make_exchange(kind: str | Maker, options: Options) -> Exchange:
+    """Return an exchange for a layer; all ranks of the layer call it at the same time.
+
+    Args:
+        kind: the name of the exchange, or a function that makes one.
+        options: of the layer.
 
     Raises:
         InvalidArgumentError: no exchange has this name, or an option is out of range.
         UnsupportedError: the exchange cannot do what the options ask for.
     """
-    check_exchange(name, options.early_exit)
+    check_exchange(kind, options.early_exit)
     options.early_exit.check_ranks(options.process_set.size(), options.name)
-    return _MAKERS[name](options)
+    return kind(options) if callable(kind) else _MAKERS[kind](options)

@@ -1,0 +1,161 @@
+"""The experts of one rank."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from horocache.core.process_set import ProcessSet
+from horocache.errors import InvalidArgumentError
+
+__all__ = ["ExpertBank"]
+
+
+class ExpertBank(torch.nn.ModuleDict):
+    """The experts that this rank hosts, by their number among the experts of all ranks.
+
+    The keys of ``state_dict`` have these numbers, so that a checkpoint does not depend on the map from experts to
+    ranks: the union of all ranks' state is that of one rank with all experts. ``load_state_dict`` ignores the experts
+    of other ranks.
+
+    Each expert is made with a seed of its own, which follows from torch's generator and the expert's number. With equal
+    seeds on all ranks an expert's initial weights do not depend on the map, and the generator is equal afterwards.
+
+    Args:
+        factory: makes one expert, a module that maps tokens of shape ``(n, hidden)`` to the same shape. It gets the
+            number of the expert if it has a positional argument without a default.
+        expert_ranks: the rank of each expert.
+        rank: this rank; both count within the process set of the layer.
+        holders: the ranks with a copy of the same experts; None: this rank alone.
+
+    Raises:
+        InvalidArgumentError: the factory needs more than one argument, or returned something else than a module.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., torch.nn.Module],
+        expert_ranks: Sequence[int],
+        rank: int,
+        holders: ProcessSet | None,
+    ) -> None:
+        super().__init__()
+        self.num_experts = len(expert_ranks)
+        self.holders = holders
+        takes_number = _takes_number(factory)
+        base = int(torch.randint(0, 2**62, ()))
+        for expert, host in enumerate(expert_ranks):
+            if host != rank:
+                continue
+            with _seeded(base + expert):
+                made = factory(expert) if takes_number else factory()
+            if not isinstance(made, torch.nn.Module):
+                raise InvalidArgumentError(f"the expert factory returned {made!r} for expert {expert}, not a module")
+            self[str(expert)] = made
+        self.mark()
+
+    def mark(self) -> None:
+        """Mark the parameters as those of experts: attributes ``allreduce`` and ``expert_holders``.
+
+        Gradients of marked parameters are not part of the data-parallel allreduce. ``copy.deepcopy`` of this bank marks
+        the copies; parameters that a program replaces need another call.
+        """
+        for parameter in self.parameters():
+            marked: Any = parameter
+            marked.allreduce = False
+            marked.expert_holders = self.holders
+
+    def combine(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """Return for each row the sum of ``weight * expert(row)`` over its slots, added in the order of slots.
+
+        Args:
+            x: shape ``(rows, hidden)``.
+            weights: shape ``(rows, k)``.
+            experts: int64, shape ``(rows, k)``; -1 in slots without an expert.
+
+        Returns:
+            Shape ``(rows, hidden)``, of the element type of ``weights``.
+
+        Raises:
+            InvalidArgumentError: an expert returned another shape, or is not on this rank.
+        """
+        total = torch.zeros(x.shape, dtype=weights.dtype, device=x.device)
+        parts, rows, slots = [], [], []
+        for name, expert in self.items():
+            row, slot = (experts == int(name)).nonzero(as_tuple=True)
+            if not len(row):
+                continue
+            tokens = x.index_select(0, row)
+            output = expert(tokens)
+            if not isinstance(output, torch.Tensor) or output.shape != tokens.shape:
+                found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+                raise InvalidArgumentError(
+                    f"expert {name} returned {found} for tokens of shape {tuple(tokens.shape)}; an expert returns one "
+                    "tensor of the shape that it gets"
+                )
+            parts.append(output.to(weights.dtype) * weights[row, slot].unsqueeze(1))
+            rows.append(row)
+            slots.append(slot)
+        if sum(map(len, rows)) != int((experts >= 0).sum()):
+            asked = sorted(set(experts.flatten().tolist()) - {-1})
+            raise InvalidArgumentError(
+                f"a batch has tokens for experts {asked}, but this rank has the experts "
+                f"{[int(name) for name in self]}; give all ranks the same expert_ranks"
+            )
+        if not parts:
+            return total
+        part, row, slot = torch.cat(parts), torch.cat(rows), torch.cat(slots)
+        for position in range(experts.shape[1]):
+            chosen = (slot == position).nonzero().flatten()
+            if len(chosen):
+                total = total.index_add(0, row[chosen], part[chosen])
+        return total
+
+    def extra_repr(self) -> str:
+        """Return the numbers that torch prints with the module."""
+        return f"num_local_experts={len(self)}, num_experts={self.num_experts}"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.mark()  # copies of parameters have lost their attributes
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        _, prefix, _, _, _, unexpected, _ = arguments
+        others = {str(expert) for expert in range(self.num_experts)} - set(self)
+        unexpected[:] = [
+            key for key in unexpected if not (key.startswith(prefix) and key[len(prefix) :].split(".")[0] in others)
+        ]
+
+
+def _takes_number(factory: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # functions of C have no signature
+        return False
+    needed = [
+        each
+        for each in parameters
+        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) > 1:
+        raise InvalidArgumentError(
+            f"the expert factory needs the arguments {[each.name for each in needed]}, but it is called with the "
+            "number of the expert alone, or without arguments"
+        )
+    return bool(needed)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Run a block with another seed of the CPU's generator."""
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(before)

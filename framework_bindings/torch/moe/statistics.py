@@ -1,0 +1,60 @@
+"""Counters of the slots of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from horocache.moe.exchanges import Outcome, Report
+
+__all__ = ["Statistics"]
+
+_CAUSES = (Outcome.OWN_TIMEOUT, Outcome.HOST_LEFT, Outcome.RING_FULL, Outcome.LOST_RANK)
+
+
+@dataclass
+class Statistics:
+    """The slots of this rank's tokens since the layer was made, or since :meth:`MoELayer.reset_statistics`.
+
+    ``sent`` is always ``delivered`` plus the sum of ``dropped``.
+
+    Attributes:
+        calls: forward calls, without the second runs of checkpointed functions.
+        over_capacity: slots that the gate dropped for lack of capacity; they were not sent.
+        sent: slots that left for the ranks of their experts, or stayed on this rank if it hosts the expert.
+        delivered: slots whose result came back.
+        dropped: slots whose result did not come, by cause: ``own_timeout`` (this rank left before the result came),
+            ``host_left`` (the host left before it served the batch), ``ring_full`` (the host was too many calls
+            behind), ``lost_rank`` (the host died).
+        waited: seconds that this rank waited for each rank of the process set. Exchanges that wait for all ranks at
+            once have the same value for each other rank.
+    """
+
+    calls: int = 0
+    over_capacity: int = 0
+    sent: int = 0
+    delivered: int = 0
+    dropped: dict[str, int] = field(default_factory=lambda: {cause.name.lower(): 0 for cause in _CAUSES})
+    waited: list[float] = field(default_factory=list)
+
+    def count(self, slots: Sequence[int], over_capacity: int, report: Report) -> int:
+        """Add one call; return the slots that it dropped.
+
+        Args:
+            slots: of this rank's batch for each rank.
+            over_capacity: slots that the gate dropped.
+            report: of the exchange.
+        """
+        self.calls += 1
+        self.over_capacity += over_capacity
+        self.sent += sum(slots)
+        lost = 0
+        for number, outcome in zip(slots, report.outcomes, strict=True):
+            if outcome in _CAUSES:
+                self.dropped[outcome.name.lower()] += number
+                lost += number
+            else:
+                self.delivered += number
+        before = self.waited or [0.0] * len(report.waited)
+        self.waited = [had + more for had, more in zip(before, report.waited, strict=True)]
+        return lost
