@@ -13,7 +13,7 @@ __all__ = ["MoE"]
 
 
 class MoE(MoELayer):
-    """DeepSpeed's layer of experts on horocache: the same arguments, order and defaults, and the same results.
+    """DeepSpeed's layer of experts on horocache: the same arguments, in the same order, with the same defaults.
 
     ``docs/explanation/mixture_of_experts.md`` lists the differences.
 

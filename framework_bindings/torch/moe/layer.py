@@ -17,7 +17,7 @@ from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.core.session import Session
 from horocache.errors import CollectiveError, InvalidArgumentError, MismatchError, NonFiniteError
 from horocache.moe.exchanges import EarlyExit, Exchange, Maker, Options, make_exchange
-from horocache.moe.exchanges.registry import DEFAULT, check_exchange
+from horocache.moe.exchanges.registry import chosen_exchange
 from horocache.moe.groups import expert_parallel_sets
 from horocache.moe.route import Route, check_expert_ranks, even_expert_ranks
 
@@ -72,7 +72,7 @@ class MoELayer(torch.nn.Module):
             all experts. None: the ranks of ``process_set``.
         process_set: the ranks that share the experts; this rank is one of them. None: all ranks.
         exchange: how tokens travel, one of :func:`horocache.moe.exchanges.exchange_names`; or a function that makes an
-            exchange of the program's own from its options. None: ``"alltoall"``.
+            exchange of the program's own from its options. None: that of the knob ``moe_exchange``.
         epsilon: results of other ranks that a rank waits for before its countdown starts (Aristos, section 3). None:
             all. Exchanges that wait for all ranks refuse other values for this and the next two.
         tau: the countdown, in seconds. Infinite: a rank stays until it has all results and has served all batches.
@@ -137,12 +137,11 @@ class MoELayer(torch.nn.Module):
         ranks = self.process_set.size()
         hosts = even_expert_ranks(num_experts, ranks) if expert_ranks is None else expert_ranks
         self.expert_ranks = check_expert_ranks(hosts, num_experts, ranks)
-        self.exchange = DEFAULT if exchange is None else exchange
         self._name_is_given = name is not None
         self.name = name if name is not None else f"layer{next(_numbers)}"
         self.early_exit = EarlyExit(epsilon, tau, t_max)
         self.early_exit.check_ranks(ranks, self.name)
-        check_exchange(self.exchange, self.early_exit)
+        self.exchange = chosen_exchange(exchange, self.early_exit)
         self.max_tokens = _checked_max_tokens(max_tokens)
         self.max_drop_fraction = _checked_fraction(max_drop_fraction)
         self.renormalize, self.assert_no_drops = renormalize, assert_no_drops

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from horocache.core import context
 from horocache.core.process_set import ProcessSet
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.moe.exchanges.alltoall import Alltoall
@@ -12,9 +13,7 @@ from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Exchange
 from horocache.moe.exchanges.one_sided import OneSided
 
-__all__ = ["DEFAULT", "Maker", "Options", "check_exchange", "exchange_names", "make_exchange"]
-
-DEFAULT = "alltoall"
+__all__ = ["Maker", "Options", "chosen_exchange", "exchange_names", "make_exchange"]
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,22 @@ def exchange_names() -> list[str]:
     return sorted(_MAKERS)
 
 
-def check_exchange(kind: str | Maker, early_exit: EarlyExit) -> None:
-    """Check that an exchange exists, and can do what a layer asks of it.
+def chosen_exchange(kind: str | Maker | None, early_exit: EarlyExit) -> str | Maker:
+    """Return the exchange of a layer; check that it exists, and can do what the layer asks of it.
 
     Args:
         kind: the name of an exchange; or a function of the program that makes one, which checks the options itself.
+            None: the exchange of the knob ``moe_exchange``.
         early_exit: when ranks leave a call early.
 
     Raises:
-        InvalidArgumentError: no exchange has this name.
+        NotInitializedError: ``kind`` is None and no session runs. InvalidArgumentError: no exchange has this name.
         UnsupportedError: its ranks cannot leave early, and ``early_exit`` asks for that.
     """
     if callable(kind):
-        return
+        return kind
+    if kind is None:
+        kind = str(context.current().runtime.knobs()["moe_exchange"][0])
     if kind not in _MAKERS:
         raise InvalidArgumentError(
             f"an exchange of a mixture of experts is one of {exchange_names()}, or a function that makes one, not "
@@ -85,6 +87,7 @@ def check_exchange(kind: str | Maker, early_exit: EarlyExit) -> None:
             f"the exchange {kind!r} waits for every rank, so epsilon={early_exit.epsilon}, tau={early_exit.tau} and "
             f"t_max={early_exit.limit} have no meaning for it; leave them out"
         )
+    return kind
 
 
 def make_exchange(kind: str | Maker, options: Options) -> Exchange:
@@ -98,6 +101,6 @@ def make_exchange(kind: str | Maker, options: Options) -> Exchange:
         InvalidArgumentError: no exchange has this name, or an option is out of range.
         UnsupportedError: the exchange cannot do what the options ask for.
     """
-    check_exchange(kind, options.early_exit)
+    chosen = chosen_exchange(kind, options.early_exit)
     options.early_exit.check_ranks(options.process_set.size(), options.name)
-    return kind(options) if callable(kind) else _MAKERS[kind](options)
+    return chosen(options) if callable(chosen) else _MAKERS[chosen](options)

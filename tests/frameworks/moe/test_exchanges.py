@@ -10,7 +10,7 @@ from ranks import on_ranks
 
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.moe.exchanges import EarlyExit, Options, exchange_names, make_exchange
-from horocache.moe.exchanges.registry import check_exchange
+from horocache.moe.exchanges.registry import chosen_exchange
 from horocache.moe.route import Route, check_expert_ranks, even_expert_ranks
 
 ROW, RESULT = 24, 16
@@ -131,9 +131,9 @@ def test_rows_of_another_length_are_an_error_that_names_both(kind):
 def test_an_exchange_that_waits_for_all_refuses_early_exit():
     for early in (EarlyExit(epsilon=0), EarlyExit(tau=0.1), EarlyExit(limit=5)):
         with pytest.raises(UnsupportedError, match="alltoall"):
-            check_exchange("alltoall", early)
+            chosen_exchange("alltoall", early)
     with pytest.raises(InvalidArgumentError, match="alltoall"):
-        check_exchange("pigeon", EarlyExit())
+        chosen_exchange("pigeon", EarlyExit())
 
 
 @pytest.mark.parametrize(
@@ -189,3 +189,10 @@ def test_m15_a_map_of_experts_that_does_not_fit_is_an_error():
         check_expert_ranks([0, 1, 0], 4, 2)
     with pytest.raises(InvalidArgumentError, match="expert 1 on rank 2"):
         check_expert_ranks([0, 2], 2, 2)
+
+
+@on_ranks(1, knobs={"moe_exchange": "pigeon"})
+def test_a_knob_chooses_the_exchange():
+    assert chosen_exchange("alltoall", EarlyExit()) == "alltoall"
+    with pytest.raises(InvalidArgumentError, match="pigeon"):
+        chosen_exchange(None, EarlyExit())
