@@ -96,6 +96,8 @@ def test_every_error_is_in_the_name_space_of_every_binding(name):
         ("horocache.lang.cost", ["predict"]),
         ("horocache.lang.links", ["Link", "Machine"]),
         ("horocache.torch.optimizer", ["DistributedOptimizer"]),
+        ("horocache.torch.moe", ["MoE", "MoELayer", "TopKGate", "checkpoint"]),
+        ("horocache.moe.exchanges", ["exchange_names", "make_exchange"]),
         ("horocache.moe.placement", ["draw", "moves", "place_experts", "shard"]),
     ],
 )

@@ -46,7 +46,7 @@ class ExpertBank(torch.nn.ModuleDict):
         self.num_experts = len(expert_ranks)
         self.holders = holders
         takes_number = _takes_number(factory)
-        base = int(torch.randint(0, 2**62, ()))
+        base = int(torch.randint(0, 2**62, (), device="cpu"))
         for expert, host in enumerate(expert_ranks):
             if host != rank:
                 continue

@@ -21,6 +21,7 @@ from horocache.moe.exchanges.registry import chosen_exchange
 from horocache.moe.groups import expert_parallel_sets
 from horocache.moe.route import Route, check_expert_ranks, even_expert_ranks
 
+from ..compile.dynamo import outside
 from .dispatch import TYPES, Plan, exchange_tokens, forward_layouts, wide_type
 from .experts import ExpertBank
 from .gate import TopKGate
@@ -150,6 +151,7 @@ class MoELayer(torch.nn.Module):
         self.reset_statistics()
         self._connection: _Connection | None = None
 
+    @outside
     def forward(
         self, x: torch.Tensor, used_token: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ class Statistics:
     ``sent`` is always ``delivered`` plus the sum of ``dropped``.
 
     Attributes:
-        calls: forward calls, without the second runs of checkpointed functions.
+        calls: forward calls, without the second runs of :func:`horocache.torch.moe.checkpoint`.
         over_capacity: slots that the gate dropped for lack of capacity; they were not sent.
         sent: slots that left for the ranks of their experts, or stayed on this rank if it hosts the expert.
         delivered: slots whose result came back.

@@ -113,6 +113,51 @@ def test_a_second_derivative_is_an_error_on_all_ranks():
 
 
 @on_ranks(2)
+def test_an_error_in_the_backward_pass_of_an_expert_is_an_error_on_all_ranks():
+    import horocache as hc
+    from horocache.errors import InputFailedError
+
+    layer = made(name="a")
+    x, grad = tokens_of(hc.rank(), 6, HIDDEN, torch.float64)
+
+    def broken(_):
+        raise RuntimeError("the gradient of the expert is broken")
+
+    for expert in layer.experts.values() if hc.rank() == 1 else ():
+        expert.up.weight.register_hook(broken)
+    output = layer(x)[0]
+    with pytest.raises(RuntimeError, match="the gradient of the expert is broken") as caught:
+        torch.autograd.backward(output, grad)
+    assert isinstance(caught.value, InputFailedError) == (hc.rank() == 0)
+    with torch.no_grad():
+        layer(x)
+
+
+@on_ranks(2)
+def test_a_backward_pass_releases_the_graphs_of_served_batches():
+    import weakref
+
+    import horocache as hc
+
+    alive = []
+
+    class Probe(Expert):
+        def forward(self, x):
+            middle = torch.tanh(self.up(x))  # saved for the backward pass
+            alive.append(weakref.ref(middle.untyped_storage()))
+            return self.down(middle)
+
+    layer = MoELayer(HIDDEN, partial(Probe, HIDDEN), 4, 2, drop_tokens=False)
+    x, grad = tokens_of(hc.rank(), 6, HIDDEN, torch.float32)
+    output = layer(x)[0]
+    assert alive and all(each() is not None for each in alive)
+    output.backward(grad, retain_graph=True)
+    assert all(each() is not None for each in alive)
+    output.backward(grad)
+    assert not any(each() is not None for each in alive)
+
+
+@on_ranks(2)
 def test_evaluation_and_no_grad_give_the_same_outputs_and_keep_no_graph():
     import horocache as hc
 
@@ -352,3 +397,29 @@ def test_tokens_may_have_any_dimensions_and_strides():
     assert single.shape == (HIDDEN,)
     masked, _, counts = layer(cube, torch.tensor([[1, 0, 1], [0, 0, 1]]))
     assert counts.sum() == 6 and (masked[0, 1] == 0).all() and (masked[1, 2] == out[1, 2]).all()
+
+
+@on_ranks(2)
+def test_compiled_programs_leave_their_graph_for_the_layer():
+    import horocache as hc
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(HIDDEN, HIDDEN).double()
+            self.layer = made()
+
+        def forward(self, x):
+            out, loss, _ = self.layer(torch.tanh(self.linear(x)))
+            return (x + out) * (1 + loss)
+
+    block = Block()
+    results = []
+    for model in (block, torch.compile(block, backend="aot_eager")):
+        for count in (5, 6, 7):
+            block.zero_grad()
+            x, grad = tokens_of(hc.rank(), count, HIDDEN, torch.float64)
+            model(x).backward(grad)
+            results.append([x.grad, *grads_of(block)])
+    for plain, compiled in zip(results[:3], results[3:], strict=True):
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(plain, compiled, strict=True))
