@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from horocache.collectives.object_collectives import allgather_object
 from horocache.core import context
-from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.core.process_set import ProcessSet, global_process_set, process_sets
 from horocache.core.session import Session
 from horocache.errors import CollectiveError, InvalidArgumentError, MismatchError, NonFiniteError
 from horocache.moe.exchanges import EarlyExit, Exchange, Maker, Options, make_exchange
@@ -230,6 +230,7 @@ class MoELayer(torch.nn.Module):
             return self._connection.exchange
         dtype = x.dtype if isinstance(x, torch.Tensor) and x.dtype in TYPES else None
         if self.process_set.size() > 1:
+            self.process_set = _registered(self.process_set, self.name)
             self._compare(dtype)
         wide = wide_type(torch.float32 if dtype is None else dtype)
         batch, result = forward_layouts(wide, self.hidden, self.k)
@@ -369,6 +370,17 @@ def _sets(ep_size: int | None, process_set: ProcessSet | None) -> tuple[ProcessS
         return chosen, None
     group, holders = expert_parallel_sets(ep_size)
     return group, holders if holders.size() > 1 else None
+
+
+def _registered(wanted: ProcessSet, layer: str) -> ProcessSet:
+    """Return the set of this session with the ranks of a set that may be a copy, or of an earlier session."""
+    known = [each for each in process_sets() if each.ranks == wanted.ranks]
+    if not known:
+        raise InvalidArgumentError(
+            f"rank {context.rank()}, layer {layer!r}: the ranks {wanted.ranks} of its process set are not registered "
+            "in this job; give them to init(process_sets=[...]), or call add_process_set()"
+        )
+    return known[0]
 
 
 def _checked_max_tokens(value: Any) -> int | None:

@@ -10,7 +10,15 @@ import torch
 from horocache.torch.moe import MoE, MoELayer, Routing
 from ranks import on_ranks
 
-from horocache.errors import InputFailedError, InvalidArgumentError, MismatchError, NonFiniteError, UnsupportedError
+from horocache.errors import (
+    InputFailedError,
+    InvalidArgumentError,
+    MismatchError,
+    NonFiniteError,
+    PeerLostError,
+    UnsupportedError,
+)
+from horocache.testing import run_ranks
 
 from .dense import Expert, tokens_of
 
@@ -235,3 +243,25 @@ def test_a_layer_needs_a_running_job():
 
     with pytest.raises(NotInitializedError):
         made()
+
+
+def test_a_rank_that_dies_in_its_expert_is_an_error_that_names_it():
+    def body():
+        import os
+
+        import horocache as hc
+
+        hc.init()
+        layer = made()
+        x, _ = tokens_of(hc.rank(), 3, HIDDEN, torch.float32)
+        layer(x)
+        if hc.rank() == 1:
+            for expert in layer.experts.values():
+                expert.forward = lambda _: os._exit(3)
+        layer(x)
+
+    outcomes = run_ranks(body, 3, check=False)
+    for rank in (0, 2):
+        assert isinstance(outcomes[rank].error, PeerLostError), outcomes[rank].describe()
+        assert "rank 1" in str(outcomes[rank].error)
+    assert outcomes[1].exit_code == 3

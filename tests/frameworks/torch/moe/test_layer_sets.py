@@ -162,6 +162,26 @@ def test_a_layer_connects_anew_in_another_session():
     assert torch.equal(layer(x)[0], before)
 
 
+@on_ranks(4)
+def test_a_layer_finds_its_process_set_in_another_session():
+    import horocache as hc
+    from horocache.errors import InvalidArgumentError
+
+    even, odd = [0, 2], [1, 3]
+    mine = (hc.add_process_set(even), hc.add_process_set(odd))[hc.rank() % 2]
+    layer = made(process_set=mine)
+    x, _ = tokens_of(hc.rank(), 5, HIDDEN, torch.float64)
+    before = layer(x)[0]
+    layer = pickle.loads(pickle.dumps(layer))
+    hc.shutdown()
+    hc.init(process_sets=[odd, even])  # in another order, so with other numbers
+    assert torch.equal(layer(x)[0], before)
+    hc.shutdown()
+    hc.init()
+    with pytest.raises(InvalidArgumentError, match="not registered"):
+        layer(x)
+
+
 @pytest.mark.parametrize("ep_size", [1, 2])
 @on_ranks(2)
 def test_deepspeeds_constructor_makes_copies_of_one_expert(ep_size):
