@@ -207,6 +207,16 @@ class MoELayer(torch.nn.Module):
         self._statistics = Statistics()
         self._warned = False
 
+    def close(self) -> None:
+        """Give back the memory of the exchange. The next call connects the layer again.
+
+        All ranks of the process set call it at the same place of their programs, with no backward pass of the layer
+        left to run.
+        """
+        if self._connection is not None:
+            self._connection.exchange.close()
+            self._connection = None
+
     def extra_repr(self) -> str:
         """Return the arguments that torch prints with the module."""
         return (
@@ -231,7 +241,7 @@ class MoELayer(torch.nn.Module):
         dtype = x.dtype if isinstance(x, torch.Tensor) and x.dtype in TYPES else None
         if self.process_set.size() > 1:
             self.process_set = _registered(self.process_set, self.name)
-            self._compare(dtype)
+            dtype = self._compare(dtype)
         wide = wide_type(torch.float32 if dtype is None else dtype)
         batch, result = forward_layouts(wide, self.hidden, self.k)
         options = Options(
@@ -249,7 +259,12 @@ class MoELayer(torch.nn.Module):
     def _exchange_name(self) -> str:
         return self.exchange if isinstance(self.exchange, str) else getattr(self.exchange, "__name__", "of the program")
 
-    def _compare(self, dtype: torch.dtype | None) -> None:
+    def _compare(self, dtype: torch.dtype | None) -> torch.dtype | None:
+        """Compare the facts of the layer over its ranks; return the element type of tokens.
+
+        The type is None on a rank whose input is wrong in its first call. It gets that of the other ranks, so that the
+        exchange is made alike on all.
+        """
         facts = {
             "hidden": self.hidden,
             "num_experts": self.num_experts,
@@ -272,6 +287,9 @@ class MoELayer(torch.nn.Module):
                         f"layer {self.name!r}: rank {ranks[0]} has {fact} = {value}, but rank {rank} has "
                         f"{other[fact]}; make and call the layer alike on all ranks"
                     )
+        types = {str(each): each for each in TYPES}
+        found = [types[each["element type of tokens"]] for each in gathered if each["element type of tokens"] in types]
+        return found[0] if found else None
 
     def _checked_tokens(self, x: Any) -> torch.Tensor:
         rank = f"rank {context.rank()}, layer {self.name!r}"

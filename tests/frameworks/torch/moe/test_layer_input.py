@@ -133,13 +133,22 @@ def test_m15_bad_input_on_one_rank_is_an_error_on_all_and_the_job_goes_on():
 @on_ranks(2)
 def test_m15_bad_input_in_the_first_call_is_an_error_on_all():
     import horocache as hc
+    from horocache.moe.exchanges import Alltoall
 
-    layer = made()
+    row_bytes = []
+
+    def exchange(options):
+        row_bytes.append((options.row_bytes, options.result_row_bytes))
+        return Alltoall(options.name, options.process_set)
+
+    layer = made(exchange=exchange).double()
     bad = hc.rank() == 0
-    x = torch.zeros(3, HIDDEN, dtype=torch.int64 if bad else torch.float32)
+    x = torch.zeros(3, HIDDEN, dtype=torch.int64 if bad else torch.float64)
     with pytest.raises(InvalidArgumentError if bad else InputFailedError, match=r"torch.int64"):
         layer(x)
-    layer(torch.zeros(3, HIDDEN))
+    layer(torch.zeros(3, HIDDEN, dtype=torch.float64))
+    # 3 int32, 2 weights and 4 numbers of float64 make 60 bytes, which are rounded up; the same on both ranks.
+    assert row_bytes == [(64, 64)]
 
 
 @on_ranks(2)

@@ -151,14 +151,21 @@ def test_m16_later_calls_find_everything_in_the_cache():
 
 
 @on_ranks(2)
-def test_a_layer_connects_anew_in_another_session():
+def test_a_layer_connects_anew_in_another_session_and_after_its_end():
     import horocache as hc
+    from horocache.errors import InvalidArgumentError
 
     layer = made()
     x, _ = tokens_of(hc.rank(), 5, HIDDEN, torch.float64)
     before = layer(x)[0]
     hc.shutdown()
     hc.init()
+    assert torch.equal(layer(x)[0], before)
+    kept = layer(x)[0]
+    layer.close()
+    layer.close()
+    with pytest.raises(InvalidArgumentError, match="closed"):
+        kept.sum().backward()
     assert torch.equal(layer(x)[0], before)
 
 
