@@ -26,6 +26,7 @@ ORDER = (
     "doctor",
     "launch",
     *("", "tuning", "cli", "tools", "compat.horovodrun", "compat.__main__"),
+    "torch.expert_parameters",
     *("torch.compression", "torch.adapter", "torch.vjp_arithmetic", "torch.autograd", "torch.compile", "torch.ops"),
     "torch.sparse_allreduce",
     *("torch.sync_batch_norm", "torch.optimizer", "torch.distributed", "torch_entry_point", "torch"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,8 +11,11 @@ from horocache.collectives.api import Adasum
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
+from horocache.errors import UnsupportedError
 
 from ..adapter import collectives
+from ..expert_parameters import is_expert
+from .expert_reducer import check_op_of_experts
 from .wrapped_class import WrappedOptimizer
 
 
@@ -22,6 +25,13 @@ class AdasumOptions(NamedTuple):
     compression: AnyCompressor
     process_set: ProcessSet
     takes_part: bool  # True if this rank is in the set and the set has other ranks
+
+
+def check_no_experts(params: Iterable[torch.Tensor]) -> None:
+    """Raise UnsupportedError if a parameter belongs to an expert: Adasum is defined for steps of equal parameters."""
+    for position, param in enumerate(params):
+        if is_expert(param):
+            check_op_of_experts(Adasum, f"at position {position}, of shape {tuple(param.shape)},")
 
 
 class AdasumMixin(WrappedOptimizer):
@@ -65,6 +75,20 @@ class AdasumMixin(WrappedOptimizer):
             for param, start, step in zip(trained, before, steps, strict=True):
                 param.copy_(start + step)
         return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; every rank must do so between the same two steps.
+
+        Raises:
+            UnsupportedError: the group has a parameter of an expert; nothing is added.
+        """
+        super().add_param_group(param_group)
+        added = self.param_groups[-1]["params"]
+        try:
+            check_no_experts(added)
+        except UnsupportedError:
+            self.param_groups.pop()
+            raise
 
     def synchronize(self) -> None:
         """Do nothing: all communication is in :meth:`step`."""

@@ -17,19 +17,20 @@ from horocache.core import context as _state
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.bucketing import NumGroups
 from horocache.data_parallel.options import check_passes, gradient_options, members_of_lists
-from horocache.errors import InvalidArgumentError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 
 from ..adapter import collectives
 from ..compile.dynamo import outside
 from ..compression import Compression
+from ..expert_parameters import is_expert
 from ..ops import allreduce_async_
-from .adasum_optimizer import AdasumMixin, AdasumOptions
+from .adasum_optimizer import AdasumMixin, AdasumOptions, check_no_experts
 from .bucket_views import BucketView, check_bucket_view
 from .debug_state import DebugState
+from .expert_reducer import AnyReducer, label_parts, make_reducer, with_parameters
 from .other_optimizers import default_prefix, describe, register
-from .reducer import GradientReducer
 from .tuned_groups import tune_groups
-from .wrapped_class import WrappedOptimizer, positions, wrap
+from .wrapped_class import WrappedOptimizer, default_names, positions, wrap
 
 Groups = int | list[list[torch.Tensor]] | None
 
@@ -44,7 +45,7 @@ class DistributedMixin(WrappedOptimizer):
 
     __slots__ = ("_reducer", "_seen", "_should_synchronize", "_synchronized", "_synchronized_for_scaler")
 
-    _reducer: GradientReducer | None
+    _reducer: AnyReducer | None
     _seen: list[list[torch.Tensor]]  # each group's parameters when the reducer last followed the groups
     _should_synchronize: bool  # True if step() synchronizes
     _synchronized: bool  # True after synchronize(), until the next step()
@@ -71,7 +72,7 @@ class DistributedMixin(WrappedOptimizer):
         if self._reducer is not None:
             changed = self._groups_have_changed()
             if changed:  # new parameters are reduced in this step
-                self._reducer.add_parameters(self._new())
+                self._reducer = with_parameters(self._reducer, self._new())
             self._reducer.synchronize()
             if changed:
                 self._let_go()
@@ -106,7 +107,7 @@ class DistributedMixin(WrappedOptimizer):
         """Let the reducer add new parameters and drop those that have left, if no gradient is in flight."""
         if self._groups_have_changed() and not self._in_flight():
             assert self._reducer is not None
-            self._reducer.add_parameters(self._new())
+            self._reducer = with_parameters(self._reducer, self._new())
             self._let_go()
 
     @contextmanager
@@ -242,7 +243,16 @@ class DistributedMixin(WrappedOptimizer):
         return DebugState() if self._reducer is None else self._reducer.debug_state()
 
     def _allreduce_grad_async(self, param: torch.Tensor) -> tuple[Any, Any]:
-        """Start to reduce one parameter's gradient; return a handle and the compressor's context, as Horovod does."""
+        """Start to reduce one parameter's gradient; return a handle and the compressor's context, as Horovod does.
+
+        Raises:
+            UnsupportedError: the parameter belongs to an expert.
+        """
+        if is_expert(param):
+            raise UnsupportedError(
+                f"{self._names[param]} belongs to an expert, whose gradient is not averaged over all ranks. Call "
+                "synchronize(), which reduces it over its holders."
+            )
         tensor, context = self._arguments["compression"].compress(param.grad)
         options = {name: self._arguments[name] for name in ("op", "process_set")}
         return allreduce_async_(tensor, name=self._names[param], **options), context
@@ -256,7 +266,7 @@ def _names(
     """Return the prefix of generated names, and the names of at least all parameters of the optimizer."""
     if named_parameters is None:
         prefix = default_prefix(process_set)
-        return prefix, {p: f"{prefix}noname.{g}.{i}" for g, i, p in positions(optimizer.param_groups)}
+        return prefix, default_names(prefix, optimizer.param_groups)
     named = list(named_parameters)
     _check_pairs(named)
     names = {param: name for name, param in named}
@@ -399,7 +409,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     # In the order of the user's names, which is the registration order of the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     named = [(name, param) for param, name in names.items() if param in registered]
-    reducer = GradientReducer(named, options, gradient_as_bucket_view, unused_as_zeros) if options.takes_part else None
+    reducer = make_reducer(named, options, gradient_as_bucket_view, unused_as_zeros) if options.takes_part else None
     distributed = wrap(
         optimizer,
         DistributedMixin,
@@ -413,14 +423,15 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         _synchronized_for_scaler=False,
     )
     if reducer is not None:
-        reducer.tuned_groups = tune_groups(num_groups, process_set, reducer.default_groups())
-        reducer.label = describe(optimizer)
+        reducer.parts[0].tuned_groups = tune_groups(num_groups, process_set, reducer.parts[0].default_groups())
+        label_parts(reducer, describe(optimizer))
         register(distributed)
     return distributed
 
 
 def _check_adasum(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
     check_ranks(process_set.size())
+    check_no_experts(param for _, _, param in positions(optimizer.param_groups))
     for _, _, param in positions(optimizer.param_groups):
         check_floating(param, collectives.adapter)
 

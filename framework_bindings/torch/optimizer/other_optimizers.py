@@ -13,13 +13,14 @@ from horocache.core.process_set import ProcessSet
 from horocache.errors import DuplicateNameError
 
 if TYPE_CHECKING:
+    from .expert_reducer import ReducerWithExperts
     from .reducer import GradientReducer
 
 
 class Owner(Protocol):
     """A distributed optimizer. Its reducer is None if this rank reduces no gradients."""
 
-    _reducer: GradientReducer | None
+    _reducer: GradientReducer | ReducerWithExperts | None
 
     def _follow_groups(self) -> None:
         """Hook parameters that were added to the groups, and unhook those that were removed."""
@@ -68,13 +69,14 @@ def check_no_conflict(reducer: GradientReducer) -> None:
     if len(_optimizers) < 2:
         return
     for owner in list(_optimizers):
-        other = owner._reducer
-        if other is None or other is reducer or not other.busy:
+        parts = () if owner._reducer is None else owner._reducer.parts
+        if reducer in parts:
             continue
-        changes = reducer.changes, other.changes
-        if reducer.checked_against.get(other) != changes:
-            _check_pair(reducer, other)
-            reducer.checked_against[other] = changes
+        for other in parts:
+            changes = reducer.changes, other.changes
+            if other.busy and reducer.checked_against.get(other) != changes:
+                _check_pair(reducer, other)
+                reducer.checked_against[other] = changes
 
 
 def _check_pair(one: GradientReducer, other: GradientReducer) -> None:

@@ -55,12 +55,13 @@ class GradientReducer:
         bucket_view: BucketView = "auto",
         unused_as_zeros: bool = False,
     ) -> None:
-        self._options = options
+        self.options = options
         self._codec = options.compression if is_codec(options.compression) else None
         layers = layer_list(None if self._codec else options.compression, False)
         self.process_set = set_id(options.process_set)
         self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
         self._layers = layers.signature
+        self.bucket_view, self.unused_as_zeros = bucket_view, unused_as_zeros
         self.plain = not layers.signature and self._codec is None
         self._log = LoggingLayer()
         self._cast = is_cast(options.compression)
@@ -72,6 +73,7 @@ class GradientReducer:
         self.queue = GradientQueue(self.plain, self._submit_queued, self.submit, self._allocate_view)
         self._views = BucketViews(bucket_view, self.plain)
         self._frozen: list[tuple[str, torch.Tensor]] = []
+        self._has_loose = False  # True if parameters were added that are in no bucket of _make_buckets() yet
         self._fixed_groups = options.groups
         grouped = options.num_groups != 0 or bool(options.groups)
         self.order = ReadyOrder(grouped, options.process_set)
@@ -89,6 +91,11 @@ class GradientReducer:
         self.add(named)
 
     # ---- parameters and buckets
+
+    @property
+    def parts(self) -> Sequence[GradientReducer]:
+        """The reducers that share the optimizer's parameters among them: this one."""
+        return (self,)
 
     def add(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Add parameters and rebuild the buckets; the next step measures the ready order.
@@ -129,6 +136,7 @@ class GradientReducer:
         for name, param in named:
             if param.requires_grad:
                 slot = self._hook(name, param)
+                self._has_loose = True
                 self._buckets.append(Bucket([slot], False))
                 self._views.mark(slot, settled=True)
             else:
@@ -137,10 +145,14 @@ class GradientReducer:
     def retain_parameters(self, present: Collection[torch.Tensor]) -> None:
         """Drop all parameters except ``present`` and rebuild the buckets; the next step measures the ready order.
 
-        Must be called between two steps.
+        Does nothing if no trainable parameter comes or goes: ranks may change their own experts only. Must be called
+        between two steps.
         """
         self._frozen = [(name, param) for name, param in self._frozen if param in present]
         slots, hooks = self._slots, list(self._hooks)
+        if not self._has_loose and all(slot.param in present for slot in slots):
+            return
+        self._has_loose = False
         self._slots = [slot for slot in slots if slot.param in present]
         self._hooks[:] = [hook for slot, hook in zip(slots, hooks, strict=True) if slot.param in present]
         gone = [(slot, hook) for slot, hook in zip(slots, hooks, strict=True) if slot.param not in present]
@@ -306,7 +318,7 @@ class GradientReducer:
 
     def _encoded_call(self, codec: Codec, bucket: Bucket) -> EncodedCall:
         """Return the call that stores the sums in the staged gradients; residuals have the parameters' names."""
-        options = self._options
+        options = self.options
         slots = [slot for slot in bucket.slots if slot.sparse is None]
         return EncodedCall(
             codec,
@@ -334,7 +346,7 @@ class GradientReducer:
                 if self._unused is not None:
                     self._unused.add(slot)
             if grad.is_sparse:
-                if not self._options.sparse_as_dense:
+                if not self.options.sparse_as_dense:
                     slot.grad = None
                     if slot.sparse is None:
                         self._submit_sparse(slot, grad)
@@ -367,7 +379,7 @@ class GradientReducer:
                 "Compression.none."
             )
         self._note_sparse(slot, grad)
-        slot.sparse = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
+        slot.sparse = sparse_allreduce_async(grad, slot.name, self.options.op, self.options.process_set)
 
     def _staged(self, bucket: Bucket, slot: Slot, grad: torch.Tensor) -> torch.Tensor:
         """Return a contiguous copy of the gradient in the element type to send.
@@ -376,13 +388,13 @@ class GradientReducer:
         """
         bucket.finish.append(slot)
         if self._converts:
-            packed, slot.context = self._options.compression.compress(grad.detach())
+            packed, slot.context = self.options.compression.compress(grad.detach())
             slot.buffer, _ = collectives.adapter.dense(packed)
             if slot.buffer.data_ptr() == grad.data_ptr():
                 slot.buffer = slot.buffer.clone()
             context.current().compressed.add(grad.nbytes, slot.buffer.nbytes)
             return slot.buffer
-        compression = self._options.compression
+        compression = self.options.compression
         dtype = compression.wire_dtype_of(grad.dtype) if is_cast(compression) else grad.dtype
         buffer = slot.buffer
         if buffer is None or buffer.shape != grad.shape or buffer.dtype is not dtype:
@@ -431,7 +443,7 @@ class GradientReducer:
 
     def default_groups(self) -> int:
         """Return the number of groups that the optimizer's options mean."""
-        return group_count(self._options.num_groups, [s.param.numel() * s.param.element_size() for s in self._slots])
+        return group_count(self.options.num_groups, [s.param.numel() * s.param.element_size() for s in self._slots])
 
     def _learn_kinds(self) -> None:
         """Ask the other ranks whether missing gradients are sparse, if this rank does not know it."""
@@ -538,7 +550,7 @@ class GradientReducer:
             grad, reduced = slot.param.grad, slot.buffer
             assert reduced is not None and grad is not None
             if self._converts:
-                reduced = self._options.compression.decompress(reduced, slot.context)
+                reduced = self.options.compression.decompress(reduced, slot.context)
             if grad.is_sparse:  # optimizers for sparse gradients need a sparse tensor
                 slot.param.grad = reduced.to(grad.dtype).to_sparse(grad.sparse_dim())
             else:

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MethodType
 from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from horocache.core.process_set import global_process_set, process_sets
 from horocache.errors import InvalidArgumentError, UnsupportedError
+
+from ..expert_parameters import holders_of, is_expert, mark_expert, part_experts
 
 _Wrapped = TypeVar("_Wrapped", bound="WrappedOptimizer")
 
@@ -46,13 +49,12 @@ class WrappedOptimizer(torch.optim.Optimizer):
     def _named_parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Return all parameters of the groups with their names.
 
-        A parameter without a name gets one from its position, which is the same on all ranks.
+        A parameter without a name gets one from its position, which is the same on all ranks that have it.
         """
         used = set(self._names.values())
-        for group, position, param in positions(self.param_groups):
-            if param in self._names:
-                continue
-            name = base = f"{self._prefix}noname.{group}.{position}"
+        by_position = default_names(self._prefix, self.param_groups)
+        for param in (param for _, _, param in positions(self.param_groups) if param not in self._names):
+            name = base = by_position[param]
             repetition = 0
             while name in used:  # by a parameter that had this position before
                 repetition += 1
@@ -73,6 +75,9 @@ class WrappedOptimizer(torch.optim.Optimizer):
         self._named_parameters()
         plain = copy.deepcopy(self._plain, memo)
         copies = {param: memo[id(param)] for param in self._names if id(param) in memo}
+        for param, copied in copies.items():
+            if is_expert(param):
+                mark_expert(copied, holders_of(param))
         arguments = dict(self._arguments)
         if isinstance(arguments["groups"], list):
             arguments["groups"] = [[copies[param] for param in group] for group in arguments["groups"]]
@@ -97,6 +102,25 @@ class WrappedOptimizer(torch.optim.Optimizer):
 def positions(groups: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Yield the group number, the position in the group, and the parameter, for every parameter."""
     return ((g, i, param) for g, group in enumerate(groups) for i, param in enumerate(group["params"]))
+
+
+def default_names(prefix: str, groups: Sequence[dict[str, Any]]) -> dict[torch.Tensor, str]:
+    """Return a name for each parameter from its position: ``PREFIXnoname.GROUP.POSITION``.
+
+    Ranks that hold different experts have other positions, and other groups. Groups and positions of shared parameters
+    are therefore counted without experts, and an expert is counted among those with the same holders.
+    """
+    shared, experts = part_experts(positions(groups), lambda each: each[2])
+    if not experts:
+        return {param: f"{prefix}noname.{group}.{position}" for group, position, param in shared}
+    names, counts, present = {}, Counter[int](), sorted({group for group, _, _ in shared})
+    for group, _, param in shared:
+        names[param] = f"{prefix}noname.{present.index(group)}.{counts[group]}"
+        counts[group] += 1
+    for holders, items in experts:
+        which = "of_this_rank" if holders is None else f"of_set_{holders.process_set_id}"
+        names.update({param: f"{prefix}noname.expert_{which}.{number}" for number, (_, _, param) in enumerate(items)})
+    return names
 
 
 def _unpickled(
