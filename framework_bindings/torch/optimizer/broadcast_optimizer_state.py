@@ -16,10 +16,11 @@ import torch
 from horocache.collectives.object_collectives import allgather_object, broadcast_object
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
-from horocache.errors import InvalidArgumentError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 
 from ..adapter import is_expanded
-from .broadcast_parameters import broadcast_parameters
+from ..expert_parameters import is_expert, part_experts
+from .broadcast_parameters import broadcast_parameters, check_holders
 from .wrapped_class import WrappedOptimizer
 
 
@@ -34,8 +35,13 @@ def broadcast_optimizer_state(
     Works before the first step, without a step on made-up gradients: only the root needs state. Options and state are
     written into the existing dictionaries and tensors, so that schedulers and inner optimizers go on using them.
 
+    State of expert parameters (see :func:`horocache.torch.moe.mark_expert`), and options of groups that have only such
+    parameters, are those of the lowest rank that holds the expert, on all ranks that hold it. If one rank alone holds
+    it, they stay as they are. Ranks may hold different experts, and have different groups of them.
+
     Args:
-        optimizer: a distributed or plain optimizer, with the same parameters in the same groups on all ranks.
+        optimizer: a distributed or plain optimizer, with the same parameters in the same groups on all ranks, except
+            for those of experts. The holders of an expert have it in the same order.
             Optimizers that are its attributes, such as those within Lookahead or SAM, get the state of the root's
             optimizers, too. Any other state of the class must be in its ``state_dict()``; the class's own
             ``load_state_dict()`` then loads it on all ranks.
@@ -46,26 +52,106 @@ def broadcast_optimizer_state(
     Raises:
         ValueError: the optimizer is L-BFGS; classes, groups or numbers of parameters differ between a rank and the
             root; or each rank keeps a share of the state, as with ``ZeroRedundancyOptimizer``. Raised on all ranks.
+            The holders of an expert have different experts, or are not all in ``process_set``.
+        UnsupportedError: with experts, the class of the optimizer has state of its own, besides options and state of
+            the parameters.
     """
     optimizers = _with_inner(optimizer)
     if any(isinstance(each, torch.optim.LBFGS) for each in optimizers.values()):
         raise InvalidArgumentError("cannot broadcast torch.optim.LBFGS state.")
-    _check_alike(optimizers, root_rank, process_set)
+    with_experts = _check_alike(optimizers, root_rank, process_set)
+    scopes = [_shared_scope(each, with_experts) for each in optimizers.values()]
+    _broadcast(scopes, root_rank, process_set)
+    for holders, scopes in _expert_scopes(optimizers.values(), process_set):
+        _check_same_experts(scopes, holders)
+        _broadcast(scopes, holders.ranks[0], holders)
+
+
+class _Scope(NamedTuple):
+    """The part of an optimizer that is broadcast from one rank."""
+
+    optimizer: torch.optim.Optimizer
+    groups: list[dict[str, Any]]  # whose options are broadcast
+    parameters: list[torch.Tensor]  # whose state is broadcast
+    with_experts: bool = False  # True if an optimizer of some rank has experts, whose state is not in this part
+    of_experts: bool = False  # True if this is only the state of experts, and options of their groups
+
+
+def _shared_scope(optimizer: torch.optim.Optimizer, with_experts: bool) -> _Scope:
+    groups = optimizer.param_groups
+    if with_experts:  # ranks may have other groups of experts, or an empty one instead
+        groups = [group for group in groups if not all(map(is_expert, group["params"]))]
+    shared = [param for param in _parameters_of(optimizer) if not is_expert(param)]
+    return _Scope(optimizer, groups, shared, with_experts)
+
+
+def _expert_scopes(
+    optimizers: Iterable[torch.optim.Optimizer], process_set: ProcessSet
+) -> list[tuple[ProcessSet, list[_Scope]]]:
+    """Return what the holders of the same experts broadcast, in the order of the numbers of their process sets."""
+    everyone = [(each, param) for each in optimizers for param in _parameters_of(each)]
+    found = []
+    for holders, items in part_experts(everyone, lambda each: each[1])[1]:
+        if holders is None:
+            continue
+        check_holders(holders, f"of shape {tuple(items[0][1].shape)}", process_set)
+        scopes = []
+        for optimizer in optimizers:
+            params = [param for owner, param in items if owner is optimizer]
+            held = set(params)
+            groups = [
+                group
+                for group in optimizer.param_groups
+                if held.intersection(group["params"]) and all(map(is_expert, group["params"]))
+            ]
+            scopes.append(_Scope(optimizer, groups, params, True, True))
+        found.append((holders, scopes))
+    return found
+
+
+def _check_same_experts(scopes: Sequence[_Scope], holders: ProcessSet) -> None:
+    """Raise on all holders if one has other experts in its optimizers than the lowest."""
+    own = [[len(each.groups), *((str(p.dtype), tuple(p.shape)) for p in each.parameters)] for each in scopes]
+    everyone = allgather_object(own, f"optimizer_state.experts_of_set_{holders.process_set_id}", holders)
+    for rank, theirs in zip(holders.ranks, everyone, strict=True):
+        if theirs != everyone[0]:
+            raise InvalidArgumentError(
+                f"broadcast_optimizer_state: rank {rank} has {_of_experts(theirs)}; rank {holders.ranks[0]} has "
+                f"{_of_experts(everyone[0])}. The ranks {holders.ranks} hold the same experts, and must have them in "
+                "the same order and groups of the optimizer."
+            )
+
+
+def _of_experts(entries: Sequence[Sequence[Any]]) -> str:
+    return ", ".join(f"{each[0]} groups of experts with parameters {list(each[1:])}" for each in entries)
+
+
+def _broadcast(scopes: Sequence[_Scope], root_rank: int, process_set: ProcessSet) -> None:
+    """Write the root's state of these parts into the other ranks'."""
     is_root = context.rank() == root_rank
     found = _Tensors()
-    states = [_state_of(each, found) for each in optimizers.values()] if is_root else []
-    devices = _devices_of(optimizers.values())
+    states = [_state_of(each, found) for each in scopes] if is_root else []
+    devices = _devices_of(each.optimizer for each in scopes)
     kinds = [(tensor.dtype, tuple(tensor.shape), _number_of(tensor, devices)) for tensor in found.tensors]
     states, kinds = broadcast_object((states, kinds), root_rank, "optimizer_state", process_set)
+    for scope, state in zip(scopes, states, strict=True):
+        if scope.with_experts and state.whole is not None:
+            kind = type(scope.optimizer).__name__
+            raise UnsupportedError(
+                f"broadcast_optimizer_state: {kind} has state of its own, {sorted(state.whole)}, besides the "
+                "parameters', which cannot be told apart from that of experts. Give the experts an optimizer of their "
+                "own, of a class that only has state of parameters."
+            )
     tensors = found.tensors if is_root else _empty(kinds, devices)
     # The root sends contiguous tensors; where contiguous() makes a copy, the state itself stays as it is.
     named = [(f"optimizer_state.{i:06}", tensor.detach().contiguous()) for i, tensor in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
     writer = _Writer([tensor for _, tensor in named])
-    for each, state in zip(optimizers.values(), states, strict=True):
-        writer.load(each, state, optimizers.values())
-    for each, state in zip(optimizers.values(), states, strict=True):
-        writer.write(each, state)
+    optimizers = [each.optimizer for each in scopes]
+    for scope, state in zip(scopes, states, strict=True):
+        writer.load(scope.optimizer, state, optimizers)
+    for scope, state in zip(scopes, states, strict=True):
+        writer.write(scope, state)
 
 
 def _devices_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.device]:
@@ -118,12 +204,22 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [param for group in optimizer.param_groups for param in group["params"]]
 
 
-def _check_alike(optimizers: Mapping[str, torch.optim.Optimizer], root_rank: int, process_set: ProcessSet) -> None:
-    """Raise on all ranks if a rank's optimizers, or the parameters in their groups, differ from the root's."""
+def _check_alike(optimizers: Mapping[str, torch.optim.Optimizer], root_rank: int, process_set: ProcessSet) -> bool:
+    """Compare the ranks' optimizers; return True if an optimizer of some rank has parameters of experts.
+
+    Raises:
+        InvalidArgumentError: a rank's optimizers, or the shared parameters in their groups, differ from the root's.
+            Raised on all ranks.
+    """
     mine = _structure(optimizers)
-    everyone = dict(zip(process_set.ranks, allgather_object(mine, "optimizer_state.groups", process_set), strict=False))
+    gathered = allgather_object(mine, "optimizer_state.groups", process_set)
+    with_experts = any(each.has_experts for each in gathered)
+    everyone = {
+        rank: (each.counts(with_experts), each.numbers_of_inner(with_experts))
+        for rank, each in zip(process_set.ranks, gathered, strict=False)
+    }
     if root_rank not in everyone:
-        return
+        return with_experts
     roots_counts, roots_numbers = everyone[root_rank]
     for rank, (counts, numbers) in everyone.items():
         if counts[0] == roots_counts[0] and numbers.keys() == roots_numbers.keys():
@@ -139,25 +235,48 @@ def _check_alike(optimizers: Mapping[str, torch.optim.Optimizer], root_rank: int
                 f"broadcast_optimizer_state: rank {rank} has {', '.join(counts)}; the root, rank {root_rank}, has "
                 f"{', '.join(roots_counts)}. Make the same optimizer with the same groups on all ranks before."
             )
+    return with_experts
 
 
-def _structure(optimizers: Mapping[str, torch.optim.Optimizer]) -> tuple[list[str], dict[str, list[list[int]]]]:
-    """Return each optimizer's class with its numbers of parameters, and the parameters of each inner optimizer.
+class _Structure(NamedTuple):
+    """The optimizers of a rank, with the numbers of their shared parameters among those of the outer one, by group."""
 
-    Parameters of inner optimizers are given by their numbers in the outer one.
-    """
-    counts = [
-        f"{type(each).__name__}{path and ' as ' + path[1:]} with "
-        f"{' + '.join(str(len(group['params'])) for group in each.param_groups)} parameters"
-        for path, each in optimizers.items()
-    ]
-    number_of = {param: number for number, param in enumerate(_parameters_of(optimizers[""]))}
-    numbers = {
-        path[1:]: [[number_of.get(param, -1) for param in group["params"]] for group in each.param_groups]
-        for path, each in optimizers.items()
-        if path
-    }
-    return counts, numbers
+    classes: list[str]  # each optimizer's class and the attribute path to it
+    numbers: dict[str, list[list[int]]]  # by path
+    has_experts: bool
+
+    def counts(self, with_experts: bool) -> list[str]:
+        """Describe each optimizer by its class and numbers of shared parameters.
+
+        Args:
+            with_experts: True to leave out groups without shared parameters.
+        """
+        kept = [[len(group) for group in groups if group or not with_experts] for groups in self.numbers.values()]
+        return [
+            f"{name} with {' + '.join(map(str, lengths))} parameters"
+            for name, lengths in zip(self.classes, kept, strict=True)
+        ]
+
+    def numbers_of_inner(self, with_experts: bool) -> dict[str, list[list[int]]]:
+        """Return the numbers of the shared parameters of each inner optimizer, in the same groups."""
+        return {
+            path[1:]: [group for group in groups if group or not with_experts]
+            for path, groups in self.numbers.items()
+            if path
+        }
+
+
+def _structure(optimizers: Mapping[str, torch.optim.Optimizer]) -> _Structure:
+    shared = _shared_scope(optimizers[""], False).parameters
+    number_of = {param: number for number, param in enumerate(shared)}
+    return _Structure(
+        [f"{type(each).__name__}{path and ' as ' + path[1:]}" for path, each in optimizers.items()],
+        {
+            path: [[number_of.get(p, -1) for p in group["params"] if not is_expert(p)] for group in each.param_groups]
+            for path, each in optimizers.items()
+        },
+        any(is_expert(param) for each in optimizers.values() for param in _parameters_of(each)),
+    )
 
 
 class _Tensors:
@@ -192,14 +311,17 @@ def _loads_more(optimizer: torch.optim.Optimizer) -> bool:
     return type(plain).load_state_dict is not torch.optim.Optimizer.load_state_dict
 
 
-def _state_of(optimizer: torch.optim.Optimizer, found: _Tensors) -> _State:
-    params = _parameters_of(optimizer)
-    numbers = {param: number for number, param in enumerate(params)}
+def _state_of(scope: _Scope, found: _Tensors) -> _State:
+    optimizer, numbers = scope.optimizer, {param: number for number, param in enumerate(scope.parameters)}
     state = optimizer.state
+    groups = [found.without({k: v for k, v in group.items() if k != "params"}) for group in scope.groups]
+    by_parameter = {numbers[key]: found.without(state[key]) for key in state if key in numbers}
+    if scope.of_experts:
+        return _State(groups, by_parameter, {}, None)
     whole = optimizer.state_dict() if _loads_more(optimizer) else {}
     return _State(
-        [found.without({k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups],
-        {numbers[key]: found.without(state[key]) for key in state if key in numbers},
+        groups,
+        by_parameter,
         {key: found.without(value) for key, value in state.items() if not isinstance(key, torch.Tensor)},
         None if whole.keys() <= {"state", "param_groups"} else found.without(whole),
     )
@@ -227,14 +349,15 @@ class _Writer:
             for name, value in vars(each).items():
                 vars(each)[name] = replaced.get(id(value), value)
 
-    def write(self, optimizer: torch.optim.Optimizer, given: _State) -> None:
+    def write(self, scope: _Scope, given: _State) -> None:
         """Write options and state into the existing dictionaries."""
-        for group, options in zip(optimizer.param_groups, given.groups, strict=True):
+        for group, options in zip(scope.groups, given.groups, strict=True):
             self._update(group, options, {"params"})
-        params = _parameters_of(optimizer)
+        params, state = scope.parameters, scope.optimizer.state
         by_parameter = {params[number]: entry for number, entry in given.by_parameter.items()}
-        of_former_ones = {key for key in optimizer.state if isinstance(key, torch.Tensor)} - set(params)
-        self._update(optimizer.state, {**by_parameter, **given.others}, of_former_ones)
+        # State of former parameters, and of other parts, stays.
+        others = {key for key in state if isinstance(key, torch.Tensor) or scope.of_experts} - set(params)
+        self._update(state, {**by_parameter, **given.others}, others)
 
     def _merged(self, own: Any, given: Any) -> Any:
         """Write ``given``, with tensors for placeholders, into ``own`` where ``own`` can hold it; return the result."""

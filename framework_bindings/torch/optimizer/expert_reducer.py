@@ -19,6 +19,7 @@ from horocache.errors import HorocacheError, InvalidArgumentError, UnsupportedEr
 
 from ..compile.dynamo import outside
 from ..expert_parameters import part_experts
+from .broadcast_parameters import check_holders
 from .bucket import Bucket, Slot
 from .bucket_views import BucketView
 from .debug_state import DebugState
@@ -221,7 +222,7 @@ class ReducerWithExperts:
         """
         shared, experts = part_experts(named, lambda each: each[1])
         for holders, items in experts:
-            _check_holders(holders, items[0][0], self._shared.options)
+            check_holders(holders, items[0][0], self._shared.options.process_set)
         self._shared.add_parameters(shared)
         for holders, items in experts:
             number = None if holders is None else cast(int, holders.process_set_id)
@@ -304,18 +305,6 @@ def _options_over(holders: ProcessSet, options: GradientOptions) -> GradientOpti
     return options._replace(
         op=Sum, postscale=options.postscale / divisor, num_groups=1, groups=None, process_set=holders
     )
-
-
-def _check_holders(holders: ProcessSet | None, name: str, options: GradientOptions) -> None:
-    ranks = options.process_set.ranks
-    outside_of_it = [] if holders is None else sorted(set(holders.ranks) - set(ranks))
-    if outside_of_it:
-        assert holders is not None
-        raise InvalidArgumentError(
-            f"rank {context.rank()}: the expert's parameter {name} is held by the ranks {holders.ranks}, and of these "
-            f"{outside_of_it} are not in the optimizer's process set {ranks}. Give the optimizer a process set with "
-            "all holders, or mark the parameter with fewer holders."
-        )
 
 
 def _by_name(named: Named) -> list[tuple[str, torch.Tensor]]:
