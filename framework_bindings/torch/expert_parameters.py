@@ -8,16 +8,17 @@ of the parameter: ``allreduce = False``, as in DeepSpeed, and ``expert_holders``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from horocache.collectives.object_collectives import allgather_object
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, process_sets
 from horocache.errors import InvalidArgumentError
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["Experts", "holders_of", "is_expert", "mark_expert", "marked_tensors", "part_experts"]
+__all__ = ["Experts", "check_same_experts", "holders_of", "is_expert", "mark_expert", "marked_tensors", "part_experts"]
 
 _Item = TypeVar("_Item")
 # The tensors that mark_expert() has marked: state_dict() gives other tensors on their memory.
@@ -134,6 +135,37 @@ def marked_tensors(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return list(tensors)
     by_place = {_place(parameter): parameter for parameter in _marked if _place(parameter) is not None}
     return [tensor if is_expert(tensor) else by_place.get(_place(tensor), tensor) for tensor in tensors]
+
+
+def check_same_experts(named: Sequence[tuple[str, torch.Tensor]], holders: ProcessSet) -> None:
+    """Compare the names, shapes and element types of experts' parameters over their holders.
+
+    Args:
+        named: this rank's parameters with these holders, in any order.
+        holders: the ranks that call this function.
+
+    Raises:
+        InvalidArgumentError: they differ. Raised on all holders; names both ranks and both parameters.
+    """
+    own = sorted((name, str(param.dtype), tuple(param.shape)) for name, param in named)
+    everyone = allgather_object(own, f"experts_of_set_{holders.process_set_id}", holders)
+    for rank, theirs in zip(holders.ranks, everyone, strict=True):
+        if theirs != everyone[0]:
+            here = [each for each in theirs if each not in everyone[0]]
+            there = [each for each in everyone[0] if each not in theirs]
+            raise InvalidArgumentError(
+                f"rank {rank} has {_described(here)} where rank {holders.ranks[0]} has {_described(there)} among the "
+                f"expert parameters that the ranks {holders.ranks} hold. Give an expert's parameters the same names on "
+                "all its holders, such as names with the expert's number among all experts: as named_parameters of a "
+                "DistributedOptimizer, or as attributes of the module for DistributedDataParallel."
+            )
+
+
+def _described(entries: Sequence[Any]) -> str:
+    if not entries:
+        return "no such parameter"
+    name, dtype, shape = entries[0]
+    return f"{name!r} ({dtype}, shape {shape})"
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...] | None:

@@ -13,8 +13,13 @@ from .expert_parameters import holders_of, is_expert, mark_expert
 from .gate import TopKGate
 from .layer import MoELayer
 from .replay import checkpoint
+"""
+
+from .ddp import prepare_ddp
+from .gradient_norm import clip_grad_norm_
 from .routing import Routing
 from .statistics import Statistics
 
 __all__ = ["ExpertBank", "MoE", "MoELayer", "Routing", "Statistics", "TopKGate", "checkpoint"]
 __all__ = ["Routing", "TopKGate", "holders_of", "is_expert", "mark_expert"]
+__all__ = ["Routing", "TopKGate", "clip_grad_norm_", "holders_of", "is_expert", "mark_expert", "prepare_ddp"]

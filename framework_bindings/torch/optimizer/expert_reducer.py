@@ -6,19 +6,18 @@ A model without expert parameters has a plain :class:`GradientReducer` and does 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from horocache import _core
 from horocache.collectives.api import Average, Sum
-from horocache.collectives.object_collectives import allgather_object
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
 from horocache.data_parallel.options import GradientOptions
 from horocache.errors import HorocacheError, InvalidArgumentError, UnsupportedError
 
 from ..compile.dynamo import outside
-from ..expert_parameters import part_experts
+from ..expert_parameters import check_same_experts, part_experts
 from .broadcast_parameters import check_holders
 from .bucket import Bucket, Slot
 from .bucket_views import BucketView
@@ -111,19 +110,12 @@ class HeldExperts(GradientReducer):
         """
         if self._agreed:
             return
-        own = [(name, str(p.dtype), tuple(p.shape)) for p, name in self.parameters().items()]
-        holders = self.options.process_set
-        everyone = allgather_object(sorted(own), f"experts_of_set_{holders.process_set_id}", holders)
-        first = everyone[0]
-        for rank, theirs in zip(holders.ranks, everyone, strict=True):
-            if theirs != first:
-                _core.rearm_gradients(self._buckets, self.passes)  # nothing is submitted
-                here, there = _first_difference(theirs, first)
-                raise InvalidArgumentError(
-                    f"rank {rank} has {here} where rank {holders.ranks[0]} has {there} among the expert parameters "
-                    f"that the ranks {holders.ranks} hold. Give named_parameters in which an expert's parameters have "
-                    "the same names on all its holders, such as names with the expert's number among all experts."
-                )
+        named = [(name, param) for param, name in self.parameters().items()]
+        try:
+            check_same_experts(named, self.options.process_set)
+        except InvalidArgumentError:
+            _core.rearm_gradients(self._buckets, self.passes)  # nothing is submitted
+            raise
         self._agreed = True
 
     def _submit_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
@@ -310,16 +302,3 @@ def _options_over(holders: ProcessSet, options: GradientOptions) -> GradientOpti
 def _by_name(named: Named) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters in the order of their names, because holders may list their experts in any order."""
     return sorted(named, key=lambda each: each[0])
-
-
-def _first_difference(here: Sequence[Any], there: Sequence[Any]) -> tuple[str, str]:
-    """Describe the first entries, of name, element type and shape, that only one of two lists has."""
-    only_here, only_there = [e for e in here if e not in there], [e for e in there if e not in here]
-    return _described(only_here), _described(only_there)
-
-
-def _described(entries: Sequence[Any]) -> str:
-    if not entries:
-        return "no such parameter"
-    name, dtype, shape = entries[0]
-    return f"{name!r} ({dtype}, shape {shape})"

@@ -110,7 +110,7 @@ class GradientQueue(_core.GradientQueue):
         return begin
 
     def _submit_at_end(self) -> None:
-        if _in_compiled_pass():
+        if in_compiled_pass():
             self.submit()
             return
         try:
@@ -139,7 +139,7 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., None]:
     return call
 
 
-def _in_compiled_pass() -> bool:
+def in_compiled_pass() -> bool:
     """Return True during a backward pass that torch compiled, which accepts callbacks and never calls them."""
     compiled = sys.modules.get("torch._dynamo.compiled_autograd")
     return bool(getattr(compiled, "in_compiled_autograd_region", False))
