@@ -332,6 +332,10 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     ``copy.NAME``. A pickled distributed optimizer is distributed again when it is loaded after ``init()``. The
     ``state_dict()`` is that of the plain optimizer.
 
+    Parameters of experts (see :func:`horocache.torch.moe.mark_expert`) do not join the groups and operations of the
+    other parameters. The ranks that hold an expert add up its gradients, and with Average divide them by the size of
+    ``process_set``. Ranks may wrap different experts, or none; names are the same on all ranks that hold the expert.
+
     Args:
         optimizer: any ``torch.optim.Optimizer``.
         named_parameters: pairs of name and parameter, as from ``model.named_parameters()``. Names identify gradients
@@ -379,8 +383,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             compression lacks a method, or the process set is not registered.
         UnsupportedError: a trainable parameter is neither on the CPU nor on a CUDA device; Adasum with a number of
             ranks that is not a power of two, or with parameters that are not floating-point numbers; a codec with
-            another op than Average and Sum; ``gradient_as_bucket_view=True`` with a compression, or with a torch that
-            cannot count the tensors on a storage.
+            another op than Average and Sum, or parameters of experts with such an op; ``gradient_as_bucket_view=True``
+            with a compression, or with a torch that cannot count the tensors on a storage.
         NotInitializedError: before ``init()``.
     """
     arguments = dict(locals())  # a copy of the optimizer is wrapped with these
