@@ -16,6 +16,9 @@ from .replay import checkpoint
 """
 
 from .ddp import prepare_ddp
+from .expert_parameters import holders_of, is_expert, mark_expert
+from .gate import TopKGate
+from .grad_scaler import GradScaler
 from .gradient_norm import clip_grad_norm_
 from .routing import Routing
 from .statistics import Statistics
@@ -23,3 +26,13 @@ from .statistics import Statistics
 __all__ = ["ExpertBank", "MoE", "MoELayer", "Routing", "Statistics", "TopKGate", "checkpoint"]
 __all__ = ["Routing", "TopKGate", "holders_of", "is_expert", "mark_expert"]
 __all__ = ["Routing", "TopKGate", "clip_grad_norm_", "holders_of", "is_expert", "mark_expert", "prepare_ddp"]
+__all__ = [
+    "GradScaler",
+    "Routing",
+    "TopKGate",
+    "clip_grad_norm_",
+    "holders_of",
+    "is_expert",
+    "mark_expert",
+    "prepare_ddp",
+]
