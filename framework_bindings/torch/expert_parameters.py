@@ -9,7 +9,7 @@ of the parameter: ``allreduce = False``, as in DeepSpeed, and ``expert_holders``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from horocache.collectives.object_collectives import allgather_object
@@ -72,16 +72,26 @@ def holders_of(parameter: torch.Tensor) -> ProcessSet | None:
         None if this rank alone holds it, also if the marked process set has one rank.
 
     Raises:
-        InvalidArgumentError: the parameter is not marked as an expert's, its process set is not registered in this
-            job, or this rank is not in it.
+        InvalidArgumentError: the parameter is not marked as an expert's, or lacks one of the two attributes; its
+            process set is not registered in this job, or this rank is not in it.
     """
     if not is_expert(parameter):
         raise InvalidArgumentError(
             f"the parameter of shape {tuple(parameter.shape)} is not marked as an expert's; see mark_expert()."
         )
-    marked = getattr(parameter, "expert_holders", None)
+    if not hasattr(parameter, "expert_holders"):  # as DeepSpeed marks them, whose groups are not known here
+        raise InvalidArgumentError(
+            f"rank {context.rank()}: the parameter of shape {tuple(parameter.shape)} has allreduce=False, as that of "
+            "an expert, and no attribute expert_holders. Call horocache.torch.moe.mark_expert(parameter, holders)."
+        )
+    marked = cast(Any, parameter).expert_holders
     if marked is None:
         return None
+    if not isinstance(marked, ProcessSet):
+        raise InvalidArgumentError(
+            f"rank {context.rank()}: expert_holders of the parameter of shape {tuple(parameter.shape)} is {marked!r}; "
+            "it must be a ProcessSet, or None for this rank alone. Call horocache.torch.moe.mark_expert()."
+        )
     _check_included(parameter, marked)
     if marked.size() == 1:
         return None

@@ -262,14 +262,23 @@ class ReducerWithExperts:
 AnyReducer = GradientReducer | ReducerWithExperts
 
 
-def make_reducer(named: Named, options: GradientOptions, bucket_view: BucketView, unused_as_zeros: bool) -> AnyReducer:
+def make_reducer(
+    named: Named, options: GradientOptions, bucket_view: BucketView, unused_as_zeros: bool
+) -> AnyReducer | None:
     """Return what reduces these parameters' gradients: a plain reducer if none belongs to an expert.
+
+    Returns:
+        None if this rank reduces nothing: the process set has one rank, or this rank is not in it.
 
     Raises:
         UnsupportedError: a parameter belongs to an expert, and the op is neither Average nor Sum.
         InvalidArgumentError: the holders of an expert are not a registered set of ranks of the process set.
     """
     shared, experts = part_experts(named, lambda each: each[1])
+    if not options.takes_part:
+        for holders, items in experts if options.process_set.included() else ():
+            check_holders(holders, items[0][0], options.process_set)
+        return None
     reducer = GradientReducer(shared, options, bucket_view, unused_as_zeros)
     return with_parameters(reducer, [item for group in experts for item in group.items])
 

@@ -413,7 +413,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     # In the order of the user's names, which is the registration order of the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     named = [(name, param) for param, name in names.items() if param in registered]
-    reducer = make_reducer(named, options, gradient_as_bucket_view, unused_as_zeros) if options.takes_part else None
+    reducer = make_reducer(named, options, gradient_as_bucket_view, unused_as_zeros)
     distributed = wrap(
         optimizer,
         DistributedMixin,

@@ -28,6 +28,8 @@ class Loss(torch.nn.Module):
         self.part = [name for name, _ in part.named]
         for name, param in part.named:
             self.register_parameter(name.replace(".", "_"), param)
+        self.register_buffer("rank", torch.tensor(hvd.rank()))
+        mark_expert(self.rank)  # of an expert of this rank, so DDP must not broadcast it
 
     def forward(self, step, uses):
         rank = hvd.rank()
@@ -71,6 +73,7 @@ def train(sets, uses, **options):
     check(part, [3, 4], uses, "two passes, one without synchronization")
     model(5, uses).backward()
     check(part, [3, 4, 5], uses, "accumulated onto reduced gradients")
+    assert module.rank.item() == hvd.rank()
     copied = copy.deepcopy(module)
     copied(0, uses).backward()  # a copy is not prepared, and reduces nothing
     assert copied.get_parameter("shared0").grad[0].item() == experts.slope("shared0", 0, hvd.rank())

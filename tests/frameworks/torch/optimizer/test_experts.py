@@ -240,7 +240,8 @@ def test_two_optimizers_copies_and_pickles_keep_experts_apart():
 @on_ranks(4, init=False)
 def test_the_divisor_is_the_size_of_the_optimizers_process_set():
     pair, trio = hvd.ProcessSet([0, 2]), hvd.ProcessSet([0, 2, 3])
-    hvd.init(process_sets=[pair, trio])
+    alone = [hvd.ProcessSet([rank]) for rank in range(4)]
+    hvd.init(process_sets=[pair, trio, *alone])
     rank = hvd.rank()
     weight, expert, own = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
     mark_expert(expert, pair if rank in (0, 2) else None)
@@ -258,6 +259,9 @@ def test_the_divisor_is_the_size_of_the_optimizers_process_set():
     if rank == 1:  # outside of the set, the optimizer works by itself
         assert hvd.metrics()["operations"] == operations
     outside = torch.nn.Parameter(torch.zeros(1))
+    mark_expert(outside, hvd.global_process_set)
+    with pytest.raises(InvalidArgumentError, match=r"of these .* are not in the process set"):
+        hvd.DistributedOptimizer(torch.optim.SGD([outside], lr=1.0), process_set=alone[rank])
     if rank in (0, 2):
         mark_expert(outside, trio)
         with pytest.raises(InvalidArgumentError, match=r"held by the ranks \[0, 2, 3\], and of these \[3\] are not in"):
@@ -295,6 +299,12 @@ def test_wrong_marks_ops_and_names_are_errors_on_all_ranks():
         holders_of(param)
     mark_expert(param, hvd.ProcessSet([rank, 2]))
     with pytest.raises(InvalidArgumentError, match="which are not a registered process set"):
+        hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), [("e", param)])
+    param.expert_holders = [rank]
+    with pytest.raises(InvalidArgumentError, match=rf"expert_holders of the parameter .* is \[{rank}\]; it must be a"):
+        holders_of(param)
+    del param.expert_holders
+    with pytest.raises(InvalidArgumentError, match=r"has allreduce=False.*and no attribute expert_holders"):
         hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), [("e", param)])
     mark_expert(param, everyone)
     for op in (hvd.Adasum, hvd.Min):
