@@ -265,7 +265,10 @@ def _names(
 ) -> tuple[str, dict[torch.Tensor, str]]:
     """Return the prefix of generated names, and the names of at least all parameters of the optimizer."""
     if named_parameters is None:
-        prefix = default_prefix(process_set)
+        params = [param for _, _, param in positions(optimizer.param_groups)]
+        # Some ranks may have no experts, and so one optimizer less.
+        only_experts = bool(params) and all(map(is_expert, params))
+        prefix = "experts." if only_experts else default_prefix(process_set)
         return prefix, default_names(prefix, optimizer.param_groups)
     named = list(named_parameters)
     _check_pairs(named)

@@ -209,17 +209,19 @@ def test_two_optimizers_copies_and_pickles_keep_experts_apart():
     sets = experts.start()
     part = experts.Part(sets)
     # As programs for DeepSpeed do, experts have an optimizer of their own; a rank without experts has none.
-    dense = wrapped(part, "dense", part.shared(), num_groups=1)
-    sparse = wrapped(part, "experts", part.experts()) if part.experts() else None
-    reference = Reference(part)
-    for step in range(3):
-        for optimizer in filter(None, (dense, sparse)):
-            optimizer.zero_grad()
-        experts.backward(part, step)
-        for optimizer in filter(None, (sparse, dense)):
-            optimizer.step()
-        reference.step({name: experts.wanted_gradient(part, name, step) for name in part.params})
-        reference.check(step)
+    for names in ("given", None):
+        part = experts.Part(sets)
+        sparse = wrapped(part, "experts", part.experts(), names=names) if part.experts() else None
+        dense = wrapped(part, "dense", part.shared(), names=names, num_groups=1)
+        reference = Reference(part)
+        for step in range(3):
+            for optimizer in filter(None, (dense, sparse)):
+                optimizer.zero_grad()
+            experts.backward(part, step)
+            for optimizer in filter(None, (sparse, dense)):
+                optimizer.step()
+            reference.step({name: experts.wanted_gradient(part, name, step) for name in part.params})
+            reference.check(step)
     model = torch.nn.ParameterList(list(part.params.values()))
     both = wrapped(part, "both")
     for number, remade in enumerate((copy.deepcopy((model, both)), pickle.loads(pickle.dumps((model, both))))):
