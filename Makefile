@@ -72,7 +72,7 @@ $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
 
 # What takes long and is rarely needed, before a change of what it covers is called done. Every part prints a summary with
 # the seeds of what failed. KILLS, SOAK_SECONDS and SEED make a part shorter, or repeat one.
-LONG_PARTS := programs fuzz simulation engine devices soak soak-hosts kills kills-mpi kills-hosts kills-start kills-start-mpi kills-start-hosts
+LONG_PARTS := programs fuzz simulation engine exchange devices soak soak-hosts kills kills-mpi kills-hosts kills-start kills-start-mpi kills-start-hosts
 KILLS ?= 300
 SOAK_SECONDS ?= 600
 SEED ?= 0
@@ -96,6 +96,10 @@ check-long-simulation: $(VENV)/test.stamp build  # 1,024 ranks
 
 check-long-engine: build  # random programs of the dependency engine against their serial execution
 	HC_TEST_ENGINE_PROGRAMS=10000 build/dev/test_dag --gtest_filter='*D1*'
+
+check-long-exchange: build  # schedules of the one-sided exchange: all of small worlds, random ones of large worlds
+	HC_TEST_EXCHANGE_STATES=60000000 HC_TEST_EXCHANGE_SCHEDULES=100000 build/dev/test_testing \
+	  --gtest_filter='ExchangeExplorer.*:*RandomSchedules*'
 
 check-long-devices: build  # orders in which the fake device does its work
 	HC_TEST_INTERLEAVINGS=10000 build/dev/test_data --gtest_filter='*Interleavings*'

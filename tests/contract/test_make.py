@@ -1,5 +1,6 @@
 """Messages of make: missing requirements, and the list of targets."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,3 +52,16 @@ def test_help_lists_every_target_that_the_readme_names(tmp_path):
 def test_without_googletest_make_prints_how_to_install_it(tmp_path):
     done = make(tmp_path, "--dry-run", "GTEST=OFF", "test-cpp")
     assert "SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)" in done.stdout
+
+
+def test_every_long_part_has_a_row_in_the_guide_for_contributors():
+    parts = re.search(r"^LONG_PARTS := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert parts is not None
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert [part for part in parts[1].split() if f"`check-long-{part}`" not in guide] == []
+
+
+def test_the_long_check_of_exchanges_sets_both_sizes(tmp_path):
+    done = make(tmp_path, "--dry-run", "check-long-exchange")
+    assert "HC_TEST_EXCHANGE_STATES=" in done.stdout
+    assert "HC_TEST_EXCHANGE_SCHEDULES=" in done.stdout
