@@ -104,7 +104,7 @@ class Window {
   bool IsForgotten() const;
 
   const Exchange& exchange() const { return exchange_; }
-  // What this rank waits for, for reports: "layer 'a' (forward), round 7: waits for the result of rank 1".
+  // The waits of this rank, for reports: "layer 'a' (forward), round 7: waits for the result of rank 1".
   std::string DescribeWait() const;
   // True if the rank closed the window, as opposed to having died.
   bool HasClosed(int rank) const;

@@ -10,7 +10,7 @@
 namespace horocache::runtime {
 namespace {
 
-// What a window keeps in memory: the blocks of all ranks are mapped with the regions.
+// Keeps the blocks of all ranks mapped, with the regions.
 struct Owner {
   std::shared_ptr<std::byte> block;
   std::shared_ptr<const net::SharedRegions> regions;

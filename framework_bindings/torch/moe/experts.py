@@ -11,6 +11,8 @@ import torch
 from horocache.core.process_set import ProcessSet
 from horocache.errors import InvalidArgumentError
 
+from .expert_parameters import mark_expert
+
 __all__ = ["ExpertBank"]
 
 
@@ -64,9 +66,7 @@ class ExpertBank(torch.nn.ModuleDict):
         the copies; parameters that a program replaces need another call.
         """
         for parameter in self.parameters():
-            marked: Any = parameter
-            marked.allreduce = False
-            marked.expert_holders = self.holders
+            mark_expert(parameter, self.holders)
 
     def combine(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """Return for each row the sum of ``weight * expert(row)`` over its slots, added in the order of slots.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
-from horocache.errors import InputFailedError, PeerLostError, ShutDownError, StallError
+from horocache.errors import InputFailedError, InvalidArgumentError, PeerLostError, ShutDownError, StallError
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Outcome, Report, as_memory
 from horocache.moe.window import Window, WindowSpec, agree, register_window
@@ -109,10 +109,10 @@ class OneSided:
             rows: the most rows of this rank's batches in the first call.
 
         Raises:
-            ShutDownError: the exchange was closed. The errors of :func:`horocache.moe.window.register_window`.
+            InvalidArgumentError: the exchange was closed. The errors of :func:`horocache.moe.window.register_window`.
         """
         if self._closed:
-            raise ShutDownError(f"the exchange of layer {self.name!r} was closed on this rank; make another one")
+            raise InvalidArgumentError(f"the exchange of layer {self.name!r} was closed; make another one")
         if self._window is None:
             room = self._max_tokens
             if room is None:

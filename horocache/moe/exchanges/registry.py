@@ -13,7 +13,9 @@ from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Exchange
 from horocache.moe.exchanges.one_sided import OneSided
 
-__all__ = ["Maker", "Options", "chosen_exchange", "exchange_names", "make_exchange"]
+__all__ = ["AUTO", "Maker", "Options", "chosen_exchange", "exchange_names", "make_exchange"]
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ _MAKERS: dict[str, Maker] = {"alltoall": _alltoall, "one_sided": _one_sided}
 _LEAVE_EARLY = frozenset({"one_sided"})
 
 
+def _automatic_exchange() -> str:
+    """Return ``one_sided`` if all ranks of the job share memory; the same on all ranks."""
+    runtime = context.current().runtime
+    shares = runtime.cross_size == 1 and int(runtime.knobs()["region_bytes"][0]) != 0
+    return "one_sided" if shares or runtime.size == 1 else "alltoall"
+
+
 def exchange_names() -> list[str]:
     """Return the names of all exchanges."""
     return sorted(_MAKERS)
@@ -65,7 +74,8 @@ def chosen_exchange(kind: str | Maker | None, early_exit: EarlyExit) -> str | Ma
     """Return the exchange of a layer; check that it exists, and can do what the layer asks of it.
 
     Args:
-        kind: the name of an exchange; or a function of the program that makes one, which checks the options itself.
+        kind: the name of an exchange; ``"auto"`` for ``one_sided`` if the job is on one host whose ranks share memory,
+            and ``alltoall`` otherwise; or a function of the program that makes one, which checks the options itself.
             None: the exchange of the knob ``moe_exchange``.
         early_exit: when ranks leave a call early.
 
@@ -77,10 +87,12 @@ def chosen_exchange(kind: str | Maker | None, early_exit: EarlyExit) -> str | Ma
         return kind
     if kind is None:
         kind = str(context.current().runtime.knobs()["moe_exchange"][0])
+    if kind == AUTO:
+        kind = _automatic_exchange()
     if kind not in _MAKERS:
         raise InvalidArgumentError(
-            f"an exchange of a mixture of experts is one of {exchange_names()}, or a function that makes one, not "
-            f"{kind!r}"
+            f"an exchange of a mixture of experts is {AUTO!r}, one of {exchange_names()}, or a function that makes "
+            f"one, not {kind!r}"
         )
     if early_exit.drops and kind not in _LEAVE_EARLY:
         raise UnsupportedError(

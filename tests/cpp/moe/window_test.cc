@@ -90,7 +90,7 @@ int64_t Pattern(int from, int to, uint32_t round, size_t at) {
 int64_t* Numbers(std::span<std::byte> memory) { return reinterpret_cast<int64_t*>(memory.data()); }
 size_t Count(std::span<std::byte> memory) { return memory.size() / sizeof(int64_t); }
 
-// What one round of a rank did.
+// The events of one round of a rank.
 struct Round {
   Status status;
   std::vector<int> taken, served;

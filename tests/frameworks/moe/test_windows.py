@@ -198,7 +198,7 @@ def test_m21_windows_are_made_and_closed_many_times_in_the_same_memory():
         assert call.taken == {0: 5, 1: 6}
         exchange.close()
         exchange.close()
-        with pytest.raises(ShutDownError, match="closed"):
+        with pytest.raises(InvalidArgumentError, match="closed"):
             exchange.run(call)
 
 
@@ -214,7 +214,7 @@ def test_m21_layers_of_one_size_share_a_window_and_others_do_not():
     a.close()
     b.run(Numbers([1, 1]))  # the window is there as long as one layer uses it
     b.close()
-    with pytest.raises(ShutDownError):
+    with pytest.raises(InvalidArgumentError, match="closed"):
         b.run(Numbers([1, 1]))
 
 

@@ -185,7 +185,8 @@ def test_element_types_of_equal_size_do_not_mix():
     layer(torch.ones(4, HIDDEN))
     layer.to(torch.float16)
     x, _ = tokens_of(hc.rank(), 8, HIDDEN, (torch.float16, torch.bfloat16)[hc.rank()])
-    with pytest.raises((MismatchError, InputFailedError), match=r"bfloat16.*float16|float16.*bfloat16"):
+    # A rank that serves its own batch before the other one gets the error of torch's product, which names both, too.
+    with pytest.raises(RuntimeError, match=r"(?i)bfloat16.*(float16|half)|(float16|half).*bfloat16"):
         layer(x)
 
 
