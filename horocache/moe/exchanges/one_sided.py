@@ -74,10 +74,11 @@ class OneSided:
                     call.serve(peer, rows, as_memory(batch), as_memory(result))
                 elif rows:
                     call.pack(peer, as_memory(batch))
-        except InputFailedError as error:  # of another rank
+        except InputFailedError as error:  # of another rank, or of a collective that an expert calls
+            core.fail(self._reason(error))  # does nothing if the exchange has ended already
             raise InputFailedError(f"{error}; rank {context.rank()} cannot go on with this call") from None
         except BaseException as error:
-            core.fail(self._reason(error))  # does nothing if the exchange has ended already
+            core.fail(self._reason(error))
             raise
         report = Report([Outcome(number) for number in core.outcomes()], core.served(), core.waited())
         if call.lossless or not self.early_exit.drops:

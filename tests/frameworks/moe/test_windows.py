@@ -12,6 +12,7 @@ from ranks import on_ranks
 import horocache as hc
 from horocache.errors import (
     ForkedProcessError,
+    InputFailedError,
     InvalidArgumentError,
     MismatchError,
     OutOfMemoryError,
@@ -274,6 +275,21 @@ def test_m7_a_late_rank_loses_its_tokens_and_delays_no_other():
         report = exchange.run(Numbers([1, 1]))
         assert report.outcomes == [Outcome.HOST_LEFT, Outcome.DELIVERED]
     hc.barrier()
+
+
+@on_ranks(2)
+def test_an_expert_that_gets_a_failure_of_another_collective_ends_the_call_on_all_ranks():
+    exchange = opened()
+    call = Numbers([1, 1])
+
+    def refuse(peer, rows, batch, result):
+        raise InputFailedError("rank 5 has no data")
+
+    if own() == 1:
+        call.serve = refuse
+    with pytest.raises(InputFailedError, match=r"rank 5 has no data.*; rank"):
+        exchange.run(call)
+    exchange.run(Numbers([1, 1]))
 
 
 @on_ranks(2)
