@@ -151,8 +151,10 @@ PyWindow ConnectWindow(const py::object& self, const WindowBlock& block, const s
 void BindWindows(py::module_& module) {
   py::class_<WindowBlock>(module, "WindowBlock", py::is_final()).def_readonly("offset", &WindowBlock::offset);
   py::class_<PyWindow>(module, "Window", py::is_final())
-      .def("name_tag",
-           [](PyWindow& self, uint32_t tag, std::string name) { self.window()->NameTag(tag, std::move(name)); })
+      .def(
+          "name_tag",
+          [](PyWindow& self, uint32_t tag, std::string name) { self.window()->NameTag(tag, std::move(name)); },
+          py::arg("tag"), py::arg("name"))
       .def("enter", &PyWindow::Enter, py::arg("rows"), py::arg("tag"), py::arg("row_bytes"), py::arg("epsilon"),
            py::arg("tau"), py::arg("limit"), py::arg("wait_for_room"))
       .def("next", &PyWindow::Next)
@@ -163,7 +165,8 @@ void BindWindows(py::module_& module) {
       .def("outcomes", &PyWindow::Outcomes)
       .def("waited", &PyWindow::Waited)
       .def("served", &PyWindow::Served)
-      .def("has_closed", [](const PyWindow& self, int rank) { return self.window()->HasClosed(rank); });
+      .def(
+          "has_closed", [](const PyWindow& self, int rank) { return self.window()->HasClosed(rank); }, py::arg("rank"));
   module.def("allocate_window", &AllocateWindow, py::arg("runtime"), py::arg("process_set"), py::arg("hosts"),
              py::arg("depth"), py::arg("batch_bytes"), py::arg("result_bytes"));
   module.def("connect_window", &ConnectWindow, py::arg("runtime"), py::arg("block"), py::arg("offsets"));
