@@ -174,8 +174,10 @@ std::array<std::span<std::byte>, 2> Window::SpillParts(std::byte* at, int32_t ro
 // Memory for a batch that is larger than its cell; valid until the next call.
 StatusOr<Window::Spill*> Window::SpillFor(int host, int32_t rows) {
   const size_t bytes = SpillBytes(rows);
+  // Results of this round are still to be taken, also from a host that has left it.
   const auto is_free = [this](const Spill& spill) {
-    return exchange_.released(spill.host) >= spill.round || exchange_.lost(spill.host);
+    const bool is_written = exchange_.released(spill.host) < spill.round && !exchange_.lost(spill.host);
+    return spill.round < exchange_.round() && !is_written;
   };
   auto found = std::find_if(spills_.begin(), spills_.end(),
                             [&](const Spill& spill) { return spill.bytes >= bytes && is_free(spill); });
