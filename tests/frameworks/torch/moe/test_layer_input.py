@@ -218,7 +218,7 @@ def test_m15_arguments_out_of_range_are_errors_before_anything_is_sent():
             made(**options)
     for options in ({"epsilon": 0}, {"epsilon": 1}, {"tau": 0.5}, {"t_max": 1.0}):
         with pytest.raises(UnsupportedError, match="alltoall"):
-            made(**options)
+            made(exchange="alltoall", **options)
     with pytest.raises(InvalidArgumentError, match=r"\['a', 'b'\]"):
         MoELayer(HIDDEN, lambda a, b: torch.nn.Identity(), 2)
     with pytest.raises(InvalidArgumentError, match="not a module"):
