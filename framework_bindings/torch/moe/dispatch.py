@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from horocache.core.process_set import ProcessSet
 from horocache.errors import MismatchError, UnsupportedError
-from horocache.moe.exchanges import Exchange, Memory, Outcome, Report
+from horocache.moe.exchanges import Exchange, Outcome, Report
+from horocache.moe.exchanges.exchange import Memory
 from horocache.moe.route import Route
 
 from .experts import ExpertBank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from horocache.moe.exchanges import Memory
+from horocache.moe.exchanges.exchange import Memory
 
 # A row has whole multiples of this, so that the parts of several ranks in one memory are aligned.
 _ALIGNMENT = 8
