@@ -144,7 +144,7 @@ Status Window::Enter(const Plan& plan, uint32_t tag, std::array<int64_t, 2> row_
       return InvalidArgumentError("tokens for " + names_[i] + ", which has no expert");
     if (rows < 0) return InvalidArgumentError("a negative number of tokens for " + names_[i]);
   }
-  HC_RETURN_IF_ERROR(AwaitEndOfFailedRound(check));
+  HC_RETURN_IF_ERROR(AwaitEndOfFailedRound(plan.limit_ns, check));
   plan_rows_ = plan.rows;
   tag_ = tag;
   row_bytes_ = row_bytes;
@@ -238,19 +238,26 @@ StatusOr<Window::Step> Window::Next(const Check& check) {
   }
 }
 
-Status Window::AwaitEndOfFailedRound(const Check& check) {
+// Waits until all ranks have left the round that failed on this one, for at most `limit_ns`.
+Status Window::AwaitEndOfFailedRound(int64_t limit_ns, const Check& check) {
+  const int64_t now_ns = NowNs();
+  const int64_t until_ns = limit_ns > kForever - now_ns ? kForever : now_ns + limit_ns;
   while (failed_round_ != 0) {
     const uint32_t rung = bells_[static_cast<size_t>(exchange_.rank())].Rung();
-    bool all_left = true;
+    int late = -1;
     for (int peer = 0; peer < exchange_.ranks(); ++peer) {
       const bool gone = lost_[static_cast<size_t>(peer)].load(std::memory_order_acquire) || HasClosed(peer);
       const uint32_t released = HeadOf(peer).released.load(std::memory_order_acquire);
-      all_left = all_left && (gone || released >= failed_round_ || peer == exchange_.rank());
+      if (!gone && released < failed_round_ && peer != exchange_.rank()) late = peer;
     }
-    if (all_left) {
+    if (late < 0) {
       failed_round_ = 0;
+    } else if (NowNs() >= until_ns) {
+      return {StatusCode::kStall, names_[static_cast<size_t>(late)] + " has not come to round " +
+                                      std::to_string(failed_round_) + " of the window, which failed on " + Name() +
+                                      "; all ranks must call the layer"};
     } else {
-      HC_RETURN_IF_ERROR(Wait(rung, kForever, check));
+      HC_RETURN_IF_ERROR(Wait(rung, until_ns, check));
       if (closed_) return {StatusCode::kShutDown, Name() + " has closed the window during an exchange"};
     }
   }

@@ -149,7 +149,7 @@ class Window {
   Status Locate(int peer, int64_t offset, std::byte** at) const;
 
   void Publish();
-  Status AwaitEndOfFailedRound(const Check& check);
+  Status AwaitEndOfFailedRound(int64_t limit_ns, const Check& check);
   Status Poll();
   Status PollCells(int peer);
   Status FailureOf(int peer) const;

@@ -122,6 +122,7 @@ class Session:
         self.pending.clear()
         self.outcomes.clear()
         self.residuals.forget()
+        self.windows.clear()
         self.forget_stacks()
         for made in self._aliases:
             made.process_set_id = None

@@ -251,6 +251,20 @@ TEST(Window, EachOfManyFailuresInARowReachesEveryRank) {
   });
 }
 
+TEST(Window, AfterAFailureTheWaitForALateRankHasALimit) {
+  Windows windows({true, true}, 2, 4);
+  ASSERT_TRUE(windows[0].Enter(Lossless({1, 1}), 0, kRowBytes, nullptr).ok());
+  windows[0].Fail({StatusCode::kAborted, "rank 0: no gate"});
+  Plan plan = Lossless({1, 1});
+  plan.limit_ns = kNsPerMs;
+  const Status late = windows[0].Enter(plan, 0, kRowBytes, nullptr);
+  EXPECT_EQ(late.code(), StatusCode::kStall);
+  EXPECT_NE(late.message().find("rank 1 has not come to round 1"), std::string::npos) << late.message();
+  // The late rank gets the error of its round, and then both go on.
+  EXPECT_EQ(RunRound(&windows[1], Lossless({1, 1})).status.message(), "rank 0: no gate");
+  windows.Run([&](int rank) { EXPECT_TRUE(RunRound(&windows[rank], Lossless({1, 1})).status.ok()); });
+}
+
 TEST(Window, RanksInDifferentCallsGetAnErrorThatNamesBoth) {
   Windows windows({true, true}, 2, 4);
   windows.Run([&](int rank) {
