@@ -120,8 +120,8 @@ def agree(
         for key in [*first, *theirs]:
             if first.get(key) != theirs.get(key):
                 raise MismatchError(
-                    f"mixture-of-experts layer {name!r}: rank {ranks[0]} has {key}={first.get(key)!r} and rank {rank} "
-                    f"has {key}={theirs.get(key)!r}; make the layer with equal arguments on all ranks, and call the "
+                    f"mixture-of-experts layer {name!r}: rank {ranks[0]} has {key} = {first.get(key)!r}, but rank "
+                    f"{rank} has {theirs.get(key)!r}; make the layer with equal arguments on all ranks, and call the "
                     "layers in the same order"
                 )
     return [mine for _, mine in gathered]

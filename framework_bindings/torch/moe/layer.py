@@ -11,7 +11,6 @@ from numbers import Integral
 from typing import Any
 
 import torch
-from horocache.collectives.object_collectives import allgather_object
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set, process_sets
 from horocache.core.session import Session
@@ -20,6 +19,7 @@ from horocache.moe.exchanges import EarlyExit, Exchange, Maker, Options, make_ex
 from horocache.moe.exchanges.registry import chosen_exchange
 from horocache.moe.groups import expert_parallel_sets
 from horocache.moe.route import Route, check_expert_ranks, even_expert_ranks
+from horocache.moe.window import agree
 
 from ..compile.dynamo import outside
 from .dispatch import TYPES, Plan, exchange_tokens, forward_layouts, wide_type
@@ -275,21 +275,16 @@ class MoELayer(torch.nn.Module):
             "tau": self.early_exit.tau,
             "t_max": self.early_exit.limit,
             "max_tokens": self.max_tokens,
-            "element type of tokens": str(dtype),
         }
-        ranks = self.process_set.ranks
-        gathered = allgather_object(facts, f"moe.{self.name}.facts", self.process_set)
-        for rank, other in zip(ranks[1:], gathered[1:], strict=True):
-            for fact, value in gathered[0].items():
-                bad_input = fact.startswith("element") and "None" in (value, other[fact])  # an error of its own
-                if value != other[fact] and not bad_input:
-                    raise MismatchError(
-                        f"layer {self.name!r}: rank {ranks[0]} has {fact} = {value}, but rank {rank} has "
-                        f"{other[fact]}; make and call the layer alike on all ranks"
-                    )
-        types = {str(each): each for each in TYPES}
-        found = [types[each["element type of tokens"]] for each in gathered if each["element type of tokens"] in types]
-        return found[0] if found else None
+        gathered = [own["type"] for own in agree(self.name, facts, {"type": dtype}, self.process_set)]
+        found = {each: rank for rank, each in zip(self.process_set.ranks, gathered, strict=True) if each is not None}
+        if len(found) > 1:
+            (one, first), (other, second), *_ = found.items()
+            raise MismatchError(
+                f"layer {self.name!r}: tokens of rank {first} are {one}, and those of rank {second} are {other}; "
+                "convert them to one type on all ranks"
+            )
+        return next(iter(found), None)
 
     def _checked_tokens(self, x: Any) -> torch.Tensor:
         rank = f"rank {context.rank()}, layer {self.name!r}"

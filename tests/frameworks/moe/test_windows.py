@@ -108,9 +108,9 @@ def test_m14_windows_that_differ_are_an_error_on_all_ranks_that_names_both(field
 
 @on_ranks(3)
 def test_m14_arguments_that_differ_are_named_with_both_ranks_and_values():
-    with pytest.raises(MismatchError, match=r"layer 'moe': rank 0 has hidden=8 and rank 2 has hidden=16; make"):
+    with pytest.raises(MismatchError, match=r"layer 'moe': rank 0 has hidden = 8, but rank 2 has 16; make"):
         agree("moe", {"hidden": 16 if own() == 2 else 8, "k": 2}, {})
-    with pytest.raises(MismatchError, match=r"rank 0 has noise=None and rank 1 has noise='Jitter'"):
+    with pytest.raises(MismatchError, match=r"rank 0 has noise = None, but rank 1 has 'Jitter'"):
         agree("moe", {"noise": "Jitter"} if own() == 1 else {}, {})
     assert agree("moe", {"hidden": 8}, {"tokens": own()}) == [{"tokens": rank} for rank in range(3)]
 
