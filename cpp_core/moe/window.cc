@@ -29,10 +29,15 @@ int32_t RowsOf(uint64_t word) { return static_cast<int32_t>(word & 0xffffffff); 
 struct Window::Head {
   net::DoorbellWords bell;
   alignas(kCacheLine) std::atomic<uint32_t> released;
-  std::atomic<uint32_t> failed_round;  // stored after code and text; 0: none
-  std::atomic<int32_t> failed_code;
-  std::atomic<uint32_t> failed_bytes;
-  std::array<std::atomic<char>, 1000> failed_text;
+};
+
+// Why a round failed on the rank that writes it. It lies in the blocks of the readers: the writer may leave the job
+// before they read it, and its own block is freed then.
+struct alignas(kCacheLine) Window::Failure {
+  std::atomic<uint32_t> round;  // stored last; 0: none
+  std::atomic<int32_t> code;
+  std::atomic<uint32_t> bytes;
+  std::array<std::atomic<char>, 1000> text;
 };
 
 struct alignas(kCacheLine) Window::CellWord {
@@ -50,7 +55,8 @@ Window::Places Window::Place(const Geometry& geometry, int rank) {
   Places places;
   places.closed = RoundUp(sizeof(Head), kCacheLine);
   places.wants_room = RoundUp(places.closed + ranks * sizeof(uint32_t), kCacheLine);
-  places.batch_words = RoundUp(places.wants_room + ranks * sizeof(uint32_t), kCacheLine);
+  places.failures = RoundUp(places.wants_room + ranks * sizeof(uint32_t), kCacheLine);
+  places.batch_words = places.failures + ranks * sizeof(Failure);
   places.result_words = places.batch_words + batches * sizeof(CellWord);
   places.batches = RoundUp(places.result_words + results * sizeof(CellWord), kPage);
   places.results = RoundUp(places.batches + batches * CellBytes(geometry.batch_bytes), kPage);
@@ -366,7 +372,8 @@ Status Window::Poll() {
     HC_RETURN_IF_ERROR(PollCells(peer));
     exchange_.OnReleased(peer, released);
     if (lost_[static_cast<size_t>(peer)].load(std::memory_order_acquire) || HasClosed(peer)) {
-      // A rank writes no more now, so this is all that there will be.
+      // The rank writes no more now, so this is all that there will be.
+      HC_RETURN_IF_ERROR(FailureOf(peer));
       HC_RETURN_IF_ERROR(PollCells(peer));
       exchange_.OnLost(peer);
     }
@@ -399,12 +406,12 @@ Status Window::PollCells(int peer) {
 }
 
 Status Window::FailureOf(int peer) const {
-  const Head& head = HeadOf(peer);
-  if (head.failed_round.load(std::memory_order_acquire) != exchange_.round()) return Status::Ok();
-  const size_t bytes = std::min<size_t>(head.failed_bytes.load(std::memory_order_relaxed), head.failed_text.size());
+  const Failure& failure = Part<Failure>(exchange_.rank(), &Places::failures)[peer];
+  if (failure.round.load(std::memory_order_acquire) != exchange_.round()) return Status::Ok();
+  const size_t bytes = std::min<size_t>(failure.bytes.load(std::memory_order_relaxed), failure.text.size());
   std::string text(bytes, ' ');
-  for (size_t i = 0; i < bytes; ++i) text[i] = head.failed_text[i].load(std::memory_order_relaxed);
-  return {static_cast<StatusCode>(head.failed_code.load(std::memory_order_relaxed)), text};
+  for (size_t i = 0; i < bytes; ++i) text[i] = failure.text[i].load(std::memory_order_relaxed);
+  return {static_cast<StatusCode>(failure.code.load(std::memory_order_relaxed)), text};
 }
 
 std::string Window::NameOfTag(uint32_t tag) const {
@@ -496,13 +503,15 @@ void Window::Fail(const Status& why) {
   if (!exchange_.inside()) return;
   step_ = {};
   Count(&ExchangeCounters::failed_rounds);
-  Head& head = HeadOf(exchange_.rank());
-  const size_t bytes = std::min(why.message().size(), head.failed_text.size());
-  for (size_t i = 0; i < bytes; ++i) head.failed_text[i].store(why.message()[i], std::memory_order_relaxed);
-  head.failed_bytes.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
-  head.failed_code.store(static_cast<int32_t>(why.code()), std::memory_order_relaxed);
-  head.failed_round.store(exchange_.round(), std::memory_order_release);
   failed_round_ = exchange_.round();
+  for (int peer = 0; peer < exchange_.ranks(); ++peer) {
+    Failure& failure = Part<Failure>(peer, &Places::failures)[exchange_.rank()];
+    const size_t bytes = std::min(why.message().size(), failure.text.size());
+    for (size_t i = 0; i < bytes; ++i) failure.text[i].store(why.message()[i], std::memory_order_relaxed);
+    failure.bytes.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
+    failure.code.store(static_cast<int32_t>(why.code()), std::memory_order_relaxed);
+    failure.round.store(failed_round_, std::memory_order_release);
+  }
   exchange_.Leave();
   Release();
   for (int peer = 0; peer < exchange_.ranks(); ++peer) {

@@ -3,11 +3,11 @@
 //
 // Each rank has one block of memory that all ranks of the set have mapped. The writers of a block's parts differ:
 //
-// * Its owner writes the *head*: the rounds that it has released, and why a round failed.
+// * Its owner writes the *head*: the rounds that it has released.
 // * The cell of a batch, and that of a result, has one writer, the rank that sends it. The writer stores the payload,
 // and
 //   then the cell's word, which has the round and the number of rows. The owner reads the word, and then the payload.
-// * Each rank writes its entry of `closed` and of `wants_room` in the blocks of the others.
+// * Each rank writes its entry of `closed`, of `wants_room` and of `failures` in the blocks of the others.
 //
 // A batch that is larger than its cell is *spilled*: its payload lies in a piece of the sender's own region, with room
 // for the result behind it, and the cell has the piece's offset. The piece is reused when the host has released the
@@ -114,10 +114,12 @@ class Window {
 
  private:
   struct Head;
+  struct Failure;
   struct CellWord;
   // Offsets in a block, in bytes.
   struct Places {
-    size_t closed = 0, wants_room = 0, batch_words = 0, result_words = 0, batches = 0, results = 0, total = 0;
+    size_t closed = 0, wants_room = 0, failures = 0, batch_words = 0, result_words = 0, batches = 0, results = 0;
+    size_t total = 0;
   };
   friend int64_t BlockBytes(const Geometry& geometry, int rank);
   static Places Place(const Geometry& geometry, int rank);

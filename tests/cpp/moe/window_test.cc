@@ -53,6 +53,11 @@ class Windows {
   // How many pieces were asked for, of all ranks; those after the first `most` are not there.
   int spilled() const { return spilled_; }
   void LimitSpills(int most) { most_spills_ = most; }
+  // Zeroes the memory of a rank, as the end of its job does.
+  void FreeBlock(int rank) {
+    std::memset(blocks_[static_cast<size_t>(rank)].get(), 0,
+                static_cast<size_t>(BlockBytes(all_[0]->geometry(), rank)));
+  }
   const ExchangeCounters& counters(int rank) const { return *counters_[static_cast<size_t>(rank)]; }
   int ranks() const { return static_cast<int>(all_.size()); }
   // Runs `body` for each rank in a thread of its own.
@@ -249,6 +254,15 @@ TEST(Window, EachOfManyFailuresInARowReachesEveryRank) {
       }
     }
   });
+}
+
+TEST(Window, TheFailureOfARankThatHasLeftTheJobReachesTheOthers) {
+  Windows windows({true, true}, 2, 4);
+  ASSERT_TRUE(windows[1].Enter(Lossless({1, 1}), 0, kRowBytes, nullptr).ok());
+  windows[1].Fail({StatusCode::kAborted, "rank 1: no gate"});
+  windows[1].Close();
+  windows.FreeBlock(1);
+  EXPECT_EQ(RunRound(&windows[0], Lossless({1, 1})).status.message(), "rank 1: no gate");
 }
 
 TEST(Window, AfterAFailureTheWaitForALateRankHasALimit) {
