@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "base/memory.h"
+#include "moe/window_layout.h"
 
 namespace horocache::moe {
 namespace {
@@ -16,36 +17,7 @@ using Act = Exchange::Act;
 // The longest sleep between two calls of `check`.
 constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
 
-// Cells begin at cache lines.
-size_t CellBytes(int64_t bytes) { return RoundUp(static_cast<size_t>(bytes), kCacheLine); }
-
-uint64_t WordOf(uint32_t round, int32_t rows) { return uint64_t{round} << 32 | static_cast<uint32_t>(rows); }
-uint32_t RoundOf(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-int32_t RowsOf(uint64_t word) { return static_cast<int32_t>(word & 0xffffffff); }
-
 }  // namespace
-
-// Written by the owner of the block; the bell by every rank.
-struct Window::Head {
-  net::DoorbellWords bell;
-  alignas(kCacheLine) std::atomic<uint32_t> released;
-};
-
-// Why a round failed on the rank that writes it. It lies in the blocks of the readers: the writer may leave the job
-// before they read it, and its own block is freed then.
-struct alignas(kCacheLine) Window::Failure {
-  std::atomic<uint32_t> round;  // stored last; 0: none
-  std::atomic<int32_t> code;
-  std::atomic<uint32_t> bytes;
-  std::array<std::atomic<char>, 1000> text;
-};
-
-struct alignas(kCacheLine) Window::CellWord {
-  std::atomic<uint64_t> word;  // stored last
-  std::atomic<uint32_t> tag;
-  std::array<std::atomic<int64_t>, 2> row_bytes;  // of a batch: of its rows, and of those of its result
-  std::atomic<int64_t> spill;  // of a batch that does not fit: the offset of its memory in the writer's region
-};
 
 Window::Places Window::Place(const Geometry& geometry, int rank) {
   const auto ranks = static_cast<size_t>(geometry.ranks());
@@ -54,7 +26,8 @@ Window::Places Window::Place(const Geometry& geometry, int rank) {
   const size_t results = hosts * geometry.depth;
   Places places;
   places.closed = RoundUp(sizeof(Head), kCacheLine);
-  places.wants_room = RoundUp(places.closed + ranks * sizeof(uint32_t), kCacheLine);
+  places.released = RoundUp(places.closed + ranks * sizeof(uint64_t), kCacheLine);
+  places.wants_room = RoundUp(places.released + ranks * sizeof(uint64_t), kCacheLine);
   places.failures = RoundUp(places.wants_room + ranks * sizeof(uint32_t), kCacheLine);
   places.batch_words = places.failures + ranks * sizeof(Failure);
   places.result_words = places.batch_words + batches * sizeof(CellWord);
@@ -85,7 +58,7 @@ Window::Window(int rank, Geometry geometry, Blocks blocks, std::vector<std::stri
     places_.push_back(Place(geometry_, i));
     host_number_.push_back(hosts);
     hosts += geometry_.hosts[static_cast<size_t>(i)];
-    bells_.emplace_back(&HeadOf(i).bell);
+    bells_.push_back(IsRemote(i) ? net::Doorbell() : BellOf(blocks_.base[static_cast<size_t>(i)]));
   }
 }
 
@@ -95,14 +68,30 @@ Window::Head& Window::HeadOf(int rank) const {
   return *std::launder(reinterpret_cast<Head*>(blocks_.base[static_cast<size_t>(rank)]));
 }
 
+net::Doorbell Window::BellOf(std::byte* block) {
+  return net::Doorbell(&std::launder(reinterpret_cast<Head*>(block))->bell);
+}
+
+// The rounds that a rank has released, as far as this rank knows.
+uint32_t Window::ReleasedBy(int rank) const {
+  if (!IsRemote(rank)) return HeadOf(rank).released.load(std::memory_order_seq_cst);
+  const auto* const released = Part<std::atomic<uint64_t>>(exchange_.rank(), &Places::released);
+  return static_cast<uint32_t>(released[rank].load(std::memory_order_seq_cst));
+}
+
+// Wakes a rank that may sleep; the carrier wakes remote ranks.
+void Window::Ring(int rank) {
+  if (!IsRemote(rank)) bells_[static_cast<size_t>(rank)].Ring();
+}
+
 // The memory of a part of a rank's block.
 template <typename T>
 T* Window::Part(int owner, size_t Places::* part) const {
   return reinterpret_cast<T*>(blocks_.base[static_cast<size_t>(owner)] + places_[static_cast<size_t>(owner)].*part);
 }
 
-std::atomic<uint32_t>& Window::Closed(int owner, int writer) const {
-  return Part<std::atomic<uint32_t>>(owner, &Places::closed)[writer];
+std::atomic<uint64_t>& Window::Closed(int owner, int writer) const {
+  return Part<std::atomic<uint64_t>>(owner, &Places::closed)[writer];
 }
 
 std::atomic<uint32_t>& Window::WantsRoom(int owner, int writer) const {
@@ -118,22 +107,37 @@ size_t Window::ResultNumber(int writer) const {
   return host_number_[static_cast<size_t>(writer)] * geometry_.depth + exchange_.round() % geometry_.depth;
 }
 
+size_t Window::BatchWordAt(int owner, int writer) const {
+  return places_[static_cast<size_t>(owner)].batch_words + BatchNumber(writer) * sizeof(CellWord);
+}
+
+size_t Window::ResultWordAt(int owner, int writer) const {
+  return places_[static_cast<size_t>(owner)].result_words + ResultNumber(writer) * sizeof(CellWord);
+}
+
+size_t Window::BatchAt(int owner, int writer) const {
+  return places_[static_cast<size_t>(owner)].batches + BatchNumber(writer) * CellBytes(geometry_.batch_bytes);
+}
+
+size_t Window::ResultAt(int owner, int writer) const {
+  return places_[static_cast<size_t>(owner)].results + ResultNumber(writer) * CellBytes(geometry_.result_bytes);
+}
+
 Window::CellWord& Window::BatchWord(int owner, int writer) const {
-  return Part<CellWord>(owner, &Places::batch_words)[BatchNumber(writer)];
+  return *reinterpret_cast<CellWord*>(blocks_.base[static_cast<size_t>(owner)] + BatchWordAt(owner, writer));
 }
 
 Window::CellWord& Window::ResultWord(int owner, int writer) const {
-  return Part<CellWord>(owner, &Places::result_words)[ResultNumber(writer)];
+  return *reinterpret_cast<CellWord*>(blocks_.base[static_cast<size_t>(owner)] + ResultWordAt(owner, writer));
 }
 
 std::span<std::byte> Window::Batch(int owner, int writer, int32_t rows) const {
-  std::byte* const cells = Part<std::byte>(owner, &Places::batches);
-  return {cells + BatchNumber(writer) * CellBytes(geometry_.batch_bytes), static_cast<size_t>(rows * row_bytes_[0])};
+  return {blocks_.base[static_cast<size_t>(owner)] + BatchAt(owner, writer), static_cast<size_t>(rows * row_bytes_[0])};
 }
 
 std::span<std::byte> Window::Result(int owner, int writer, int32_t rows) const {
-  std::byte* const cells = Part<std::byte>(owner, &Places::results);
-  return {cells + ResultNumber(writer) * CellBytes(geometry_.result_bytes), static_cast<size_t>(rows * row_bytes_[1])};
+  return {blocks_.base[static_cast<size_t>(owner)] + ResultAt(owner, writer),
+          static_cast<size_t>(rows * row_bytes_[1])};
 }
 
 Status Window::Enter(const Plan& plan, uint32_t tag, std::array<int64_t, 2> row_bytes, const Check& check) {
@@ -162,72 +166,9 @@ Status Window::Enter(const Plan& plan, uint32_t tag, std::array<int64_t, 2> row_
   return Status::Ok();
 }
 
-bool Window::Fits(int32_t rows) const {
-  return rows * row_bytes_[0] <= geometry_.batch_bytes && rows * row_bytes_[1] <= geometry_.result_bytes;
-}
-
-size_t Window::SpillBytes(int32_t rows) const {
-  return CellBytes(rows * row_bytes_[0]) + CellBytes(rows * row_bytes_[1]);
-}
-
-// The batch and the result in a piece.
-std::array<std::span<std::byte>, 2> Window::SpillParts(std::byte* at, int32_t rows) const {
-  const int64_t batch = rows * row_bytes_[0];
-  return {std::span{at, static_cast<size_t>(batch)},
-          std::span{at + CellBytes(batch), static_cast<size_t>(rows * row_bytes_[1])}};
-}
-
-// Memory for a batch that is larger than its cell; valid until the next call.
-StatusOr<Window::Spill*> Window::SpillFor(int host, int32_t rows) {
-  const size_t bytes = SpillBytes(rows);
-  // Results of this round are still to be taken, also from a host that has left it.
-  const auto is_free = [this](const Spill& spill) {
-    const bool is_written = exchange_.released(spill.host) < spill.round && !exchange_.lost(spill.host);
-    return spill.round < exchange_.round() && !is_written;
-  };
-  auto found = std::find_if(spills_.begin(), spills_.end(),
-                            [&](const Spill& spill) { return spill.bytes >= bytes && is_free(spill); });
-  if (found == spills_.end()) {
-    // Pieces that are too small now are not kept: batches may grow for a long time.
-    std::erase_if(spills_, is_free);
-    // A quarter more, because the next batches are probably larger and smaller.
-    std::shared_ptr<std::byte> memory = blocks_.allocate(bytes + bytes / 4);
-    if (memory == nullptr) {
-      return Status(StatusCode::kOutOfMemory, Name() + " has no shared memory for a batch of " + std::to_string(rows) +
-                                                  " tokens (" + std::to_string(bytes) + " bytes) in " +
-                                                  NameOfTag(tag_) +
-                                                  "; route fewer tokens in one call, or raise HOROCACHE_REGION_BYTES");
-    }
-    spills_.push_back({.host = host, .round = 0, .memory = std::move(memory), .bytes = bytes + bytes / 4});
-    found = std::prev(spills_.end());
-  }
-  found->host = host;
-  found->round = exchange_.round();
-  return &*found;
-}
-
-// This rank's batch for `host` in this round; null if it fits into its cell.
-const Window::Spill* Window::FindSpill(int host) const {
-  const auto found = std::find_if(spills_.begin(), spills_.end(), [&](const Spill& each) {
-    return each.host == host && each.round == exchange_.round();
-  });
-  return found == spills_.end() ? nullptr : &*found;
-}
-
-// The piece at an offset that another rank wrote.
-Status Window::Locate(int peer, int64_t offset, std::byte** at) const {
-  const std::span<std::byte> region = blocks_.regions[static_cast<size_t>(peer)];
-  const auto bytes = static_cast<int64_t>(SpillBytes(rows_[static_cast<size_t>(peer)]));
-  if (offset < 0 || offset > static_cast<int64_t>(region.size()) - bytes) {
-    return {StatusCode::kCorrupt, names_[static_cast<size_t>(peer)] + " names memory at " + std::to_string(offset) +
-                                      ", which is not its own"};
-  }
-  *at = region.data() + offset;
-  return Status::Ok();
-}
-
 StatusOr<Window::Step> Window::Next(const Check& check) {
   Publish();
+  idle_since_ns_ = 0;
   for (;;) {
     const uint32_t rung = bells_[static_cast<size_t>(exchange_.rank())].Rung();  // before the look for news
     Status status = Poll();
@@ -253,7 +194,7 @@ Status Window::AwaitEndOfFailedRound(int64_t limit_ns, const Check& check) {
     int late = -1;
     for (int peer = 0; peer < exchange_.ranks(); ++peer) {
       const bool gone = lost_[static_cast<size_t>(peer)].load(std::memory_order_acquire) || HasClosed(peer);
-      const uint32_t released = HeadOf(peer).released.load(std::memory_order_acquire);
+      const uint32_t released = ReleasedBy(peer);
       if (!gone && released < failed_round_ && peer != exchange_.rank()) late = peer;
     }
     if (late < 0) {
@@ -274,21 +215,32 @@ Status Window::AwaitEndOfFailedRound(int64_t limit_ns, const Check& check) {
 void Window::Publish() {
   const int own = exchange_.rank();
   if (step_.act == Act::kSend) {
-    CellWord& word = BatchWord(step_.peer, own);
-    word.tag.store(tag_, std::memory_order_relaxed);
-    for (size_t i = 0; i < row_bytes_.size(); ++i) word.row_bytes[i].store(row_bytes_[i], std::memory_order_relaxed);
-    word.word.store(WordOf(exchange_.round(), step_.rows), std::memory_order_release);
+    if (IsRemote(step_.peer)) {
+      PostBatch(step_.peer);
+    } else {
+      WriteBatchWord(&BatchWord(step_.peer, own));
+    }
     if (step_.rows > 0) Count(&ExchangeCounters::batches_sent);
     Count(&ExchangeCounters::bytes_written, step_.batch.size());
   } else if (step_.act == Act::kServe) {
-    ResultWord(step_.peer, own).word.store(WordOf(exchange_.round(), step_.rows), std::memory_order_release);
+    if (IsRemote(step_.peer)) {
+      PostResult(step_.peer);
+    } else {
+      ResultWord(step_.peer, own).word.store(WordOf(exchange_.round(), step_.rows), std::memory_order_release);
+    }
     Count(&ExchangeCounters::batches_served);
     Count(&ExchangeCounters::bytes_written, step_.result.size());
   } else {
     return;
   }
-  if (step_.peer != own) bells_[static_cast<size_t>(step_.peer)].Ring();
+  if (step_.peer != own) Ring(step_.peer);
   step_ = {};
+}
+
+void Window::WriteBatchWord(CellWord* word) const {
+  word->tag.store(tag_, std::memory_order_relaxed);
+  for (size_t i = 0; i < row_bytes_.size(); ++i) word->row_bytes[i].store(row_bytes_[i], std::memory_order_relaxed);
+  word->word.store(WordOf(exchange_.round(), step_.rows), std::memory_order_release);
 }
 
 StatusOr<Window::Step> Window::Begin(const Exchange::Step& step) {
@@ -321,6 +273,11 @@ Status Window::BeginSend(int host) {
   const int own = exchange_.rank();
   step_.rows = plan_rows_[static_cast<size_t>(host)];
   if (host == own) rows_[static_cast<size_t>(host)] = step_.rows;
+  if (IsRemote(host)) {
+    HC_RETURN_IF_ERROR(CheckFits(host));
+    step_.batch = Stage(step_.rows * row_bytes_[0]);
+    return Status::Ok();
+  }
   std::atomic<int64_t>& offset = BatchWord(host, own).spill;
   if (Fits(step_.rows)) {
     step_.batch = Batch(host, own, step_.rows);
@@ -337,6 +294,12 @@ Status Window::BeginSend(int host) {
 Status Window::BeginServe(int peer) {
   const int own = exchange_.rank();
   step_.rows = rows_[static_cast<size_t>(peer)];
+  if (IsRemote(peer)) {
+    HC_RETURN_IF_ERROR(CheckFits(peer));
+    step_.batch = Batch(own, peer, step_.rows);
+    step_.result = Stage(step_.rows * row_bytes_[1]);
+    return Status::Ok();
+  }
   if (Fits(step_.rows)) {
     step_.batch = Batch(own, peer, step_.rows);
     step_.result = Result(peer, own, step_.rows);
@@ -364,10 +327,11 @@ void Window::BeginTake(int host) {
 // Reports to the exchange what the other ranks have written. An error: a rank failed, or is in another call.
 Status Window::Poll() {
   if (closed_) return {StatusCode::kShutDown, Name() + " has closed the window during an exchange"};
+  if (blocks_.carrier != nullptr) HC_RETURN_IF_ERROR(blocks_.carrier->broken());
   for (int peer = 0; peer < exchange_.ranks(); ++peer) {
     if (peer == exchange_.rank()) continue;
     // Before the cells, because it promises that those of its rounds are complete.
-    const uint32_t released = HeadOf(peer).released.load(std::memory_order_seq_cst);
+    const uint32_t released = ReleasedBy(peer);
     HC_RETURN_IF_ERROR(FailureOf(peer));
     HC_RETURN_IF_ERROR(PollCells(peer));
     exchange_.OnReleased(peer, released);
@@ -454,10 +418,21 @@ Status Window::Wait(uint32_t rung, int64_t until_ns, const Check& check) {
   for (; bell.Rung() == rung && now_ns < spin_until_ns; now_ns = NowNs()) CpuRelax();
   Status status;
   if (bell.Rung() == rung && now_ns < until_ns) {
+    int64_t longest_ns = kLongestSleepNs;
+    if (blocks_.carrier != nullptr) {
+      if (idle_since_ns_ == 0) {
+        idle_since_ns_ = now_ns;
+        blocks_.carrier->Hurry();
+      }
+      if (!blocks_.carrier->sees_arrivals()) longest_ns = Carrier::NapNs(now_ns - idle_since_ns_);
+    }
     bell.Arm(net::Doorbell::kWaiter);
     Count(&ExchangeCounters::sleeps);
-    bell.Sleep(rung, net::Doorbell::kWaiter, std::min(until_ns - now_ns, kLongestSleepNs));
-    if (bell.Rung() == rung && check) status = check();
+    bell.Sleep(rung, net::Doorbell::kWaiter, std::min(until_ns - now_ns, longest_ns));
+    if (bell.Rung() == rung && check && NowNs() - checked_ns_ >= kLongestSleepNs) {
+      status = check();
+      checked_ns_ = NowNs();
+    }
   }
   const int64_t slept_ns = NowNs() - began_ns;
   for (int i = 0; i < exchange_.ranks(); ++i) {
@@ -472,8 +447,9 @@ Status Window::Wait(uint32_t rung, int64_t until_ns, const Check& check) {
 bool Window::AskForRoom() {
   bool asked = false;
   for (int host = 0; host < exchange_.ranks(); ++host) {
+    if (!exchange_.AwaitsRoom(host) || IsRemote(host)) continue;  // a remote host tells of every round
     std::atomic<uint32_t>& wants = WantsRoom(host, exchange_.rank());
-    if (!exchange_.AwaitsRoom(host) || wants.load(std::memory_order_relaxed) != 0) continue;
+    if (wants.load(std::memory_order_relaxed) != 0) continue;
     wants.store(1, std::memory_order_seq_cst);
     asked = true;
   }
@@ -486,12 +462,16 @@ void Window::Release() {
   HeadOf(own).released.store(exchange_.round(), std::memory_order_seq_cst);
   for (int peer = 0; peer < exchange_.ranks(); ++peer) {
     if (peer == own) continue;
+    if (IsRemote(peer)) {
+      PostWord(peer, OffsetOf<uint64_t>(peer, &Places::released, own), exchange_.round());
+      continue;
+    }
     const bool awaits_batch = exchange_.is_host(peer) && !exchange_.Sent(peer);
     const bool awaits_result =
         exchange_.is_host(own) && !exchange_.Served(peer) && rows_[static_cast<size_t>(peer)] != 0;
     std::atomic<uint32_t>& wants = WantsRoom(own, peer);
     const bool awaits_room = wants.load(std::memory_order_seq_cst) != 0 && wants.exchange(0) != 0;
-    if (awaits_batch || awaits_result || awaits_room) bells_[static_cast<size_t>(peer)].Ring();
+    if (awaits_batch || awaits_result || awaits_room) Ring(peer);
   }
   for (int host = 0; host < exchange_.ranks(); ++host) {
     const auto outcome = static_cast<size_t>(exchange_.outcome(host));
@@ -505,6 +485,10 @@ void Window::Fail(const Status& why) {
   Count(&ExchangeCounters::failed_rounds);
   failed_round_ = exchange_.round();
   for (int peer = 0; peer < exchange_.ranks(); ++peer) {
+    if (IsRemote(peer)) {
+      PostFailure(peer, why);
+      continue;
+    }
     Failure& failure = Part<Failure>(peer, &Places::failures)[exchange_.rank()];
     const size_t bytes = std::min(why.message().size(), failure.text.size());
     for (size_t i = 0; i < bytes; ++i) failure.text[i].store(why.message()[i], std::memory_order_relaxed);
@@ -515,12 +499,13 @@ void Window::Fail(const Status& why) {
   exchange_.Leave();
   Release();
   for (int peer = 0; peer < exchange_.ranks(); ++peer) {
-    if (peer != exchange_.rank()) bells_[static_cast<size_t>(peer)].Ring();
+    if (peer != exchange_.rank()) Ring(peer);
   }
 }
 
 void Window::Lose(int rank) {
   lost_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
+  if (IsRemote(rank)) blocks_.carrier->Lose(rank);
   bells_[static_cast<size_t>(exchange_.rank())].Ring();
 }
 
@@ -530,10 +515,15 @@ void Window::Close() {
   if (closed_.exchange(true)) return;
   for (int peer = 0; peer < exchange_.ranks(); ++peer) {
     if (peer == exchange_.rank()) continue;
+    if (IsRemote(peer)) {
+      PostWord(peer, OffsetOf<uint64_t>(peer, &Places::closed, exchange_.rank()), 1);
+      continue;
+    }
     // A lost rank's doorbell wakes no thread, but its memory is mapped.
     Closed(peer, exchange_.rank()).store(1, std::memory_order_release);
-    bells_[static_cast<size_t>(peer)].Ring();
+    Ring(peer);
   }
+  if (blocks_.carrier != nullptr) blocks_.carrier->Finish();
 }
 
 bool Window::IsForgotten() const {

@@ -9,9 +9,12 @@
 //   then the cell's word, which has the round and the number of rows. The owner reads the word, and then the payload.
 // * Each rank writes its entry of `closed`, of `wants_room` and of `failures` in the blocks of the others.
 //
+// Ranks of the set on other hosts are *remote*: their blocks are not mapped. This rank gives what it writes to them to
+// a carrier (remote/carrier.h), which keeps its order, and they store their head's number in this rank's block, too.
+//
 // A batch that is larger than its cell is *spilled*: its payload lies in a piece of the sender's own region, with room
 // for the result behind it, and the cell has the piece's offset. The piece is reused when the host has released the
-// round.
+// round. A remote rank cannot get such a batch.
 //
 // So there is no lock, and a rank may die at any point. Round r uses the cells of `r mod depth`. See Note [The
 // one-sided exchange] in exchange.h for when a cell is free.
@@ -37,6 +40,7 @@
 #include "base/status.h"
 #include "moe/exchange.h"
 #include "moe/exchange_counters.h"
+#include "moe/remote/carrier.h"
 #include "net/shm/arena.h"
 
 namespace horocache::moe {
@@ -56,8 +60,9 @@ int64_t BlockBytes(const Geometry& geometry, int rank);
 class Window {
  public:
   struct Blocks {
-    std::vector<std::byte*> base;       // of every rank's block, by rank of the set; zeroed at first
+    std::vector<std::byte*> base;       // of every rank's block, by rank of the set; zeroed at first. null: remote
     std::shared_ptr<const void> owner;  // keeps them mapped, and this rank's block allocated
+    std::shared_ptr<Carrier> carrier;   // to remote ranks; its news ring the bell of this rank's block
     // By rank: memory that all ranks have mapped, in which the rank can allocate pieces. Unused with one rank.
     std::vector<std::span<std::byte>> regions;
     // Allocates a piece of this rank's region; null if memory is short.
@@ -78,6 +83,8 @@ class Window {
   Window(int rank, Geometry geometry, Blocks blocks, std::vector<std::string> names, int64_t spin_ns,
          std::shared_ptr<ExchangeCounters> counters);
   ~Window();
+  // The bell of a rank's block.
+  static net::Doorbell BellOf(std::byte* block);
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
@@ -118,20 +125,34 @@ class Window {
   struct CellWord;
   // Offsets in a block, in bytes.
   struct Places {
-    size_t closed = 0, wants_room = 0, failures = 0, batch_words = 0, result_words = 0, batches = 0, results = 0;
+    size_t closed = 0, released = 0, wants_room = 0, failures = 0, batch_words = 0, result_words = 0, batches = 0,
+           results = 0;
     size_t total = 0;
   };
   friend int64_t BlockBytes(const Geometry& geometry, int rank);
   static Places Place(const Geometry& geometry, int rank);
 
+  bool IsRemote(int rank) const { return blocks_.base[static_cast<size_t>(rank)] == nullptr; }
   Head& HeadOf(int rank) const;
+  uint32_t ReleasedBy(int rank) const;
+  void Ring(int rank);
   const std::string& Name() const { return names_[static_cast<size_t>(exchange_.rank())]; }
   template <typename T>
   T* Part(int owner, size_t Places::* part) const;
-  std::atomic<uint32_t>& Closed(int owner, int writer) const;
+  // The offset of an element of a part in a rank's block.
+  template <typename T>
+  size_t OffsetOf(int owner, size_t Places::* part, int number) const {
+    return places_[static_cast<size_t>(owner)].*part + static_cast<size_t>(number) * sizeof(T);
+  }
+  std::atomic<uint64_t>& Closed(int owner, int writer) const;
   std::atomic<uint32_t>& WantsRoom(int owner, int writer) const;
   size_t BatchNumber(int writer) const;
   size_t ResultNumber(int writer) const;
+  // Offsets in the block of `owner`.
+  size_t BatchWordAt(int owner, int writer) const;
+  size_t ResultWordAt(int owner, int writer) const;
+  size_t BatchAt(int owner, int writer) const;
+  size_t ResultAt(int owner, int writer) const;
   CellWord& BatchWord(int owner, int writer) const;
   CellWord& ResultWord(int owner, int writer) const;
   std::span<std::byte> Batch(int owner, int writer, int32_t rows) const;
@@ -150,7 +171,16 @@ class Window {
   std::array<std::span<std::byte>, 2> SpillParts(std::byte* at, int32_t rows) const;
   Status Locate(int peer, int64_t offset, std::byte** at) const;
 
+  // ---- remote ranks (window_remote.cc)
+  Status CheckFits(int peer) const;
+  std::span<std::byte> Stage(int64_t bytes);
+  void PostBatch(int host);
+  void PostResult(int peer);
+  void PostWord(int peer, size_t offset, uint64_t word);
+  void PostFailure(int peer, const Status& why);
+
   void Publish();
+  void WriteBatchWord(CellWord* word) const;
   Status AwaitEndOfFailedRound(int64_t limit_ns, const Check& check);
   Status Poll();
   Status PollCells(int peer);
@@ -170,7 +200,7 @@ class Window {
   }
 
   const Geometry geometry_;
-  const Blocks blocks_;
+  Blocks blocks_;
   const std::vector<std::string> names_;
   const int64_t spin_ns_;
   const std::shared_ptr<ExchangeCounters> counters_;
@@ -188,6 +218,9 @@ class Window {
   std::vector<int32_t> plan_rows_;  // of this rank's batches
   std::vector<int32_t> rows_;       // of the batches of the others; -1: not there yet
   std::vector<int64_t> waited_ns_;
+  RemoteBuffer staged_;        // what the caller writes for a remote rank in this step
+  int64_t idle_since_ns_ = 0;  // since when this step waits; 0: it has not waited yet
+  int64_t checked_ns_ = 0;     // when `check` was called last
   std::vector<Spill> spills_;  // of this rank's batches, under way or to be reused
 };
 

@@ -141,7 +141,13 @@ WindowBlock AllocateWindow(PyRuntime& self, std::optional<uint32_t> process_set,
 }
 
 PyWindow ConnectWindow(const py::object& self, const WindowBlock& block, const std::vector<int64_t>& offsets) {
-  StatusOr<std::shared_ptr<Window>> window = self.cast<PyRuntime&>().Get().ConnectWindow(block, offsets);
+  StatusOr<std::shared_ptr<Window>> window = Status(StatusCode::kInternal, "");
+  {
+    WithoutGil without;
+    window = self.cast<PyRuntime&>().Get().ConnectWindow(
+        block, offsets, [&] { return without.WithGil([] { return PyErr_CheckSignals() == 0; }); });
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // from a signal handler
   ThrowIfError(window.status());
   return {self, std::move(*window)};
 }

@@ -192,9 +192,10 @@ class Runtime {
   // All ranks of the process set call these functions in the same order.
   // No `set`: this rank alone.
   StatusOr<WindowBlock> AllocateWindow(std::optional<uint32_t> set, moe::Geometry geometry);
-  StatusOr<std::shared_ptr<moe::Window>> ConnectWindow(WindowBlock block, const std::vector<int64_t>& offsets) {
-    return windows_->Connect(std::move(block), offsets);
-  }
+  // `go_on` is called several times a second while ranks of other hosts connect; if it returns false, the call ends
+  // with kAborted.
+  StatusOr<std::shared_ptr<moe::Window>> ConnectWindow(WindowBlock block, const std::vector<int64_t>& offsets,
+                                                       const std::function<bool()>& go_on = nullptr);
   // Logs that a rank waits in an exchange for longer than stall_check_time_seconds.
   void ReportSlowExchange(const std::string& wait);
   // Why exchanges cannot go on; ok if they can, also after the loss or shutdown of a rank, which the window knows.

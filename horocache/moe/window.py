@@ -6,7 +6,7 @@ memory. After that, exchanges send no control messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,7 +133,7 @@ def register_window(name: str, spec: WindowSpec, process_set: ProcessSet = globa
     Args:
         name: of the layer, for errors; equal on all ranks.
         spec: the size of the window.
-        process_set: the ranks that exchange tokens; all on one host.
+        process_set: the ranks that exchange tokens.
 
     Returns:
         The layer's use of the window.
@@ -143,7 +143,7 @@ def register_window(name: str, spec: WindowSpec, process_set: ProcessSet = globa
         MismatchError: the specs of two ranks differ; all ranks raise it.
         OutOfMemoryError: a rank has no memory for it; that rank raises it, and the others an UnsupportedError that
             names it.
-        UnsupportedError: the ranks are on several hosts, or share no memory.
+        UnsupportedError: ranks on one host share no memory, or ranks on several have no MPI that any thread may call.
     """
     if len(spec.hosts) != process_set.size() or spec.depth < 1 or min(spec.batch_bytes, spec.result_bytes) < 0:
         raise InvalidArgumentError(
@@ -189,4 +189,26 @@ def _connect(name: str, spec: WindowSpec, process_set: ProcessSet) -> _core.Wind
         if theirs["failure"] is not None:
             raise UnsupportedError(f"rank {rank} has no window for layer {name!r}: {theirs['failure']}")
     assert block is not None
-    return _core.connect_window(runtime, block, [theirs["offset"] for theirs in gathered])
+    offsets = [theirs["offset"] for theirs in gathered]
+    if runtime.cross_size == 1:
+        return _core.connect_window(runtime, block, offsets)
+    return _connect_hosts(name, process_set, lambda: _core.connect_window(runtime, block, offsets))
+
+
+def _connect_hosts(name: str, process_set: ProcessSet, connect: Callable[[], _core.Window]) -> _core.Window:
+    """Connect, and compare: over a network this may fail on some ranks only."""
+    window: _core.Window | None = None
+    failure: HorocacheError | None = None
+    try:
+        window = connect()
+    except HorocacheError as error:
+        failure = error
+    gathered = agree(name, {}, {"failure": None if failure is None else str(failure)}, process_set)
+    if failure is not None:
+        raise failure
+    assert window is not None
+    for rank, theirs in zip(process_set.ranks, gathered, strict=True):
+        if theirs["failure"] is not None:
+            window.close()
+            raise UnsupportedError(f"rank {rank} could not connect layer {name!r} to the others: {theirs['failure']}")
+    return window

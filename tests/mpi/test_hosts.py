@@ -41,6 +41,15 @@ def test_ranks_detect_their_hosts_and_agree_across_hosts(hosts):
     assert job.lines("host ") == ["a 0 0 0 2 4.0", "a 1 1 0 2 4.0", "b 2 0 1 2 4.0", "b 3 1 1 2 4.0"], job.report()
 
 
+@pytest.mark.parametrize("mode", ["rounds", "early", "refused"])
+@pytest.mark.parametrize("way", ["messages", "rma"])
+def test_one_sided_exchanges_between_networks(hosts, way, mode):
+    environment = {**hosts.environment, "HOROCACHE_MOE_BETWEEN_HOSTS": way}
+    command = hosts.command(str(MPIEXEC), 2, [str(WORKERS / "windows.py"), "0011", mode])
+    job = run_command(command, environment)
+    assert job.code == 0 and len(job.lines("right")) == 4, job.report()
+
+
 def test_ranks_of_both_hosts_start_in_any_order(hosts):
     """Receives from any source would make one start in twenty hang, because MPICH posts them at two places."""
     program = (

@@ -17,6 +17,8 @@ struct MpiConstants {
   uintptr_t byte = 0;
   uintptr_t types[kNumDTypes] = {};
   uintptr_t ops[kNumMpiReductions] = {};
+  uintptr_t replace = 0;
+  uintptr_t null_info = 0;
   int threads[4] = {};  // thread levels, by MpiThreads
   int any_source = 0;
   void* in_place = nullptr;

@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kVersionBytes = 8192;  // the largest limit of the three ABIs
 constexpr size_t kErrorBytes = 512;
 constexpr size_t kStatusBytes = 64;  // MPI_Status has at most 32
+using Aint = intptr_t;               // MPI_Aint
 
 // Members of Functions: MPI's names without the prefix MPI_.
 // clang-format off
@@ -21,7 +22,9 @@ constexpr size_t kStatusBytes = 64;  // MPI_Status has at most 32
   F(Get_library_version) F(Error_string) F(Initialized) F(Finalized) F(Init_thread) F(Query_thread) F(Finalize)   \
   F(Comm_rank) F(Comm_size) F(Comm_idup) F(Comm_free) F(Comm_group) F(Comm_create_group) F(Comm_set_errhandler)   \
   F(Group_incl) F(Group_free) F(Op_create) F(Op_free) F(Isend) F(Irecv) F(Iallreduce) F(Ireduce) F(Ibcast)        \
-  F(Iallgatherv) F(Ialltoallv) F(Igatherv) F(Iscatterv) F(Ibarrier) F(Improbe) F(Imrecv) F(Test) F(Get_count)
+  F(Iallgatherv) F(Ialltoallv) F(Igatherv) F(Iscatterv) F(Ibarrier) F(Improbe) F(Imrecv) F(Test) F(Get_count)       \
+  F(Win_create) F(Win_free) F(Win_set_errhandler) F(Win_lock_all) F(Win_unlock_all) F(Put) F(Accumulate)          \
+  F(Win_flush)
 // clang-format on
 
 // `H`: the ABI's handle type, which is the same for all handles.
@@ -59,6 +62,14 @@ struct Functions {
   int (*Imrecv)(void*, int, H, H*, H*);
   int (*Test)(H*, int*, void*);
   int (*Get_count)(const void*, H, int*);
+  int (*Win_create)(void*, Aint, int, H, H, H*);
+  int (*Win_free)(H*);
+  int (*Win_set_errhandler)(H, H);
+  int (*Win_lock_all)(int, H);
+  int (*Win_unlock_all)(H);
+  int (*Put)(const void*, int, H, int, Aint, int, H, H);
+  int (*Accumulate)(const void*, int, H, int, Aint, int, H, H, H);
+  int (*Win_flush)(int, H);
 };
 
 template <typename H>
@@ -218,6 +229,41 @@ class Table final : public Mpi {
     const Status started = Start("Imrecv", out, f_.Imrecv, data, count, To(type.handle), &handle);
     message->handle = From(handle);
     return started;
+  }
+
+  Status CreateWindow(void* memory, size_t bytes, MpiComm comm, MpiWin* window) override {
+    HC_RETURN_IF_ERROR(Lives("Win_create"));
+    constexpr int kUnitBytes = 1;
+    constexpr int kNoAssertion = 0;
+    H made{};
+    HC_RETURN_IF_ERROR(Done("Win_create", f_.Win_create(memory, static_cast<Aint>(bytes), kUnitBytes,
+                                                        To(constants_.null_info), To(comm.handle), &made)));
+    window->handle = From(made);
+    HC_RETURN_IF_ERROR(Done("Win_set_errhandler", f_.Win_set_errhandler(made, To(constants_.errors_return))));
+    return Done("Win_lock_all", f_.Win_lock_all(kNoAssertion, made));
+  }
+  Status FreeWindow(MpiWin* window) override {
+    HC_RETURN_IF_ERROR(Lives("Win_free"));
+    H handle = To(window->handle);
+    HC_RETURN_IF_ERROR(Done("Win_unlock_all", f_.Win_unlock_all(handle)));
+    const int code = f_.Win_free(&handle);
+    window->handle = From(handle);
+    return Done("Win_free", code);
+  }
+  Status Put(const void* data, int bytes, int to, size_t offset, MpiWin window) override {
+    HC_RETURN_IF_ERROR(Lives("Put"));
+    const H type = To(constants_.byte);
+    return Done("Put", f_.Put(data, bytes, type, to, static_cast<Aint>(offset), bytes, type, To(window.handle)));
+  }
+  Status StoreWord(const uint64_t* word, int to, size_t offset, MpiWin window) override {
+    HC_RETURN_IF_ERROR(Lives("Accumulate"));
+    const H type = To(constants_.types[static_cast<size_t>(DType::kUint64)]);
+    return Done("Accumulate", f_.Accumulate(word, 1, type, to, static_cast<Aint>(offset), 1, type,
+                                            To(constants_.replace), To(window.handle)));
+  }
+  Status FlushWindow(int to, MpiWin window) override {
+    HC_RETURN_IF_ERROR(Lives("Win_flush"));
+    return Done("Win_flush", f_.Win_flush(to, To(window.handle)));
   }
 
   StatusOr<bool> Test(MpiRequest* request, Received* received) override {

@@ -45,6 +45,9 @@ struct MpiType {
 struct MpiOp {
   uintptr_t handle = 0;
 };
+struct MpiWin {
+  uintptr_t handle = 0;
+};
 
 enum class MpiReduction { kSum, kProduct, kMin, kMax, kAnd, kOr, kXor };
 inline constexpr int kNumMpiReductions = 7;
@@ -120,6 +123,19 @@ class Mpi {
   // Takes the next message with `tag` that has arrived, from any source; false if there is none.
   virtual StatusOr<bool> Improbe(int tag, MpiComm comm, MpiMessage* message, Received* received) = 0;
   virtual Status Imrecv(void* data, int count, MpiType type, MpiMessage* message, MpiRequest* request) = 0;
+
+  // ---- one-sided operations; offsets in bytes
+  // Exposes memory to the ranks of `comm`, and starts access to theirs, for as long as the window lives. Waits for all
+  // ranks, without a limit. Errors on the window come back as Status.
+  virtual Status CreateWindow(void* memory, size_t bytes, MpiComm comm, MpiWin* window) = 0;
+  // Waits for all ranks, without a limit.
+  virtual Status FreeWindow(MpiWin* window) = 0;
+  // The memory may be reused after FlushWindow.
+  virtual Status Put(const void* data, int bytes, int to, size_t offset, MpiWin window) = 0;
+  // Stores a word as a whole. It may be reused after FlushWindow.
+  virtual Status StoreWord(const uint64_t* word, int to, size_t offset, MpiWin window) = 0;
+  // Returns when all that was written to `to` is there. May wait for that rank to call MPI, without a limit.
+  virtual Status FlushWindow(int to, MpiWin window) = 0;
 
   // ---- completing requests
   // True when the request is complete; it is null then. `received` may be null.

@@ -278,7 +278,7 @@ void ProgressEngine::EndSets(const Status& why, const std::function<bool(const S
 void ProgressEngine::StepHostMonitor(int64_t now_ns) {
   if (host_monitor_ == nullptr || !host_monitor_->Step(now_ns)) return;
   for (net::HostMonitor::Loss loss; host_monitor_->NextLoss(&loss);) {
-    on_lost_elsewhere_(loss.why.message());
+    on_lost_elsewhere_(loss.rank, loss.why.message());
     LoseRank(loss.rank, loss.why, now_ns);
   }
 }

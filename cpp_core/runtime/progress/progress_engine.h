@@ -89,7 +89,7 @@ class ProgressEngine {
     std::function<void(const control::Settings& settings)> on_settings;  // see SetContext
     net::HostMonitor* host_monitor = nullptr;                            // null on one host; outlives the engine
     // Called by the driving thread when a rank of another host is lost.
-    std::function<void(const std::string& what)> on_lost_elsewhere;
+    std::function<void(int rank, const std::string& what)> on_lost_elsewhere;
     // Returns why another rank of this host has given up its part of the job while this rank continues; ok: none has.
     // May be null.
     std::function<Status()> given_up_elsewhere;
@@ -260,7 +260,7 @@ class ProgressEngine {
   const std::unique_ptr<PointToPoint> messages_ HC_PT_GUARDED_BY(progress_lock_);
   const std::function<void(const control::Settings&)> on_settings_;
   net::HostMonitor* const host_monitor_ HC_PT_GUARDED_BY(progress_lock_);  // null on one host
-  const std::function<void(const std::string&)> on_lost_elsewhere_;
+  const std::function<void(int, const std::string&)> on_lost_elsewhere_;
   std::vector<Operation*> drained_ HC_GUARDED_BY(progress_lock_);
   std::vector<int> blamed_ HC_GUARDED_BY(progress_lock_);  // the ranks that this rank waits for while it sleeps
   // Limit of a sleep while news may arrive without a ring of the doorbell. Doubles with each sleep until something

@@ -33,7 +33,21 @@ std::shared_ptr<std::byte> PrivateMemory(size_t bytes) {
   return {static_cast<std::byte*>(memory), [bytes](std::byte* at) { munmap(at, bytes); }};
 }
 
+// True if another rank of the set is on this host.
+bool HasCompany(const WindowMembers& members) {
+  return std::ranges::count_if(members.local_ranks, [](int local_rank) { return local_rank >= 0; }) > 1;
+}
+
 }  // namespace
+
+int WindowMembers::far_rank() const {
+  const auto far = std::ranges::find(local_ranks, -1);
+  return far == local_ranks.end() ? -1 : ranks[static_cast<size_t>(far - local_ranks.begin())];
+}
+
+moe::RemoteTarget WindowBlock::Target() const {
+  return {{memory.get(), static_cast<size_t>(moe::BlockBytes(geometry, members.rank))}, memory};
+}
 
 Windows::Windows(std::shared_ptr<net::SharedHeap> heap, std::shared_ptr<const net::SharedRegions> regions,
                  int64_t spin_ns, std::shared_ptr<moe::ExchangeCounters> counters)
@@ -44,24 +58,22 @@ Windows::~Windows() { Close(); }
 StatusOr<WindowBlock> Windows::Allocate(moe::Geometry geometry, WindowMembers members) {
   const MutexLock lock(mutex_);
   if (closed_) return Status(StatusCode::kShutDown, "horocache has been shut down on this rank; call init() again.");
+  Sweep();
   const int64_t bytes = moe::BlockBytes(geometry, members.rank);
-  if (members.ranks.size() == 1) {
+  if (!HasCompany(members)) {
     std::shared_ptr<std::byte> memory = PrivateMemory(static_cast<size_t>(bytes));
     if (memory == nullptr) return Status(StatusCode::kOutOfMemory, NoMemory(members, bytes, 0));
     return WindowBlock{std::move(memory), 0, std::move(geometry), std::move(members)};
   }
-  const auto far = std::ranges::find(members.local_ranks, -1);
-  if (far != members.local_ranks.end()) {
-    const int other = members.ranks[static_cast<size_t>(far - members.local_ranks.begin())];
-    return UnsupportedError("one-sided exchanges need all ranks of the process set on one host, and " +
-                            RankText(other) + " is on another; choose another exchange (HOROCACHE_MOE_EXCHANGE)");
-  }
+  return AllocateShared(bytes, std::move(geometry), std::move(members));
+}
+
+StatusOr<WindowBlock> Windows::AllocateShared(int64_t bytes, moe::Geometry geometry, WindowMembers members) {
   if (heap_ == nullptr) {
     return UnsupportedError(
         "one-sided exchanges need memory that the ranks share, and this job has none (HOROCACHE_REGION_BYTES=0, or the "
         "address space is short); choose another exchange (HOROCACHE_MOE_EXCHANGE)");
   }
-  Sweep();
   std::shared_ptr<net::SharedBlock> memory = heap_->Allocate(static_cast<size_t>(bytes));
   if (memory == nullptr) {
     return Status(StatusCode::kOutOfMemory, NoMemory(members, bytes, heap_->bytes()));
@@ -72,7 +84,8 @@ StatusOr<WindowBlock> Windows::Allocate(moe::Geometry geometry, WindowMembers me
                      std::move(members)};
 }
 
-StatusOr<std::shared_ptr<moe::Window>> Windows::Connect(WindowBlock block, const std::vector<int64_t>& offsets) {
+StatusOr<std::shared_ptr<moe::Window>> Windows::Connect(WindowBlock block, const std::vector<int64_t>& offsets,
+                                                        std::unique_ptr<moe::Transport> transport) {
   const WindowMembers& members = block.members;
   if (offsets.size() != members.ranks.size()) {
     return InvalidArgumentError("a window of " + std::to_string(members.ranks.size()) + " ranks got " +
@@ -80,8 +93,14 @@ StatusOr<std::shared_ptr<moe::Window>> Windows::Connect(WindowBlock block, const
   }
   moe::Window::Blocks blocks;
   blocks.owner = std::make_shared<const Owner>(Owner{block.memory, regions_});
-  if (members.ranks.size() > 1) {
-    for (const int local_rank : members.local_ranks) blocks.regions.push_back(regions_->of(local_rank));
+  if (transport != nullptr) {
+    blocks.carrier =
+        std::make_shared<moe::Carrier>(std::move(transport), static_cast<int>(members.ranks.size()),
+                                       [bell = moe::Window::BellOf(block.memory.get())]() mutable { bell.Ring(); });
+  }
+  if (HasCompany(members)) {
+    for (const int local_rank : members.local_ranks)
+      blocks.regions.push_back(local_rank < 0 ? std::span<std::byte>() : regions_->of(local_rank));
     blocks.allocate = [heap = heap_](size_t bytes) -> std::shared_ptr<std::byte> {
       auto piece = heap->Allocate(bytes);
       return piece == nullptr ? nullptr : std::shared_ptr<std::byte>(piece, piece->memory().data());
@@ -94,6 +113,10 @@ StatusOr<std::shared_ptr<moe::Window>> Windows::Connect(WindowBlock block, const
     names.push_back(RankText(members.ranks[i]));
     if (static_cast<int>(i) == members.rank) {
       blocks.base.push_back(block.memory.get());
+      continue;
+    }
+    if (members.local_ranks[i] < 0) {
+      blocks.base.push_back(nullptr);
       continue;
     }
     const std::span<std::byte> region = regions_->of(members.local_ranks[i]);

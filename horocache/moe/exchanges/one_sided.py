@@ -23,12 +23,12 @@ class OneSided:
 
     Args:
         name: of the layer; equal on all ranks.
-        process_set: the ranks of the layer, all on one host.
+        process_set: the ranks of the layer.
         hosts: by rank of the set: whether the rank has experts.
         row_bytes: most bytes of a row of a batch in any call, and of a row of a result.
         early_exit: when forward calls leave early.
-        max_tokens: the tokens of one rank for which cells have room. None: the most of a rank in the first call, and a
-            quarter more.
+        max_tokens: the tokens of one rank for which cells have room. None: the most of a batch in the first call, or
+            in a job on several hosts of all batches of a rank, and a quarter more.
 
     Raises:
         InvalidArgumentError: ``epsilon`` is greater than the number of other ranks.
@@ -61,7 +61,7 @@ class OneSided:
             PeerLostError: without early exit, a rank with tokens of this rank died. ShutDownError: it has left the job.
             StallError: without early exit, a result has not come within the limit.
         """
-        core = self.open(max(call.rows)).core
+        core = self.open(call.rows).core
         self._enter(call.rows, (call.row_bytes, call.result_row_bytes), call.lossless)
         try:
             while True:
@@ -87,7 +87,7 @@ class OneSided:
 
     def fail(self, why: BaseException) -> None:
         """Fail one exchange on all ranks."""
-        core = self.open(0).core
+        core = self.open().core
         self._enter([0] * len(self._hosts), (0, 0), lossless=True)
         core.fail(self._reason(why))
 
@@ -103,11 +103,11 @@ class OneSided:
         assert self._window is not None
         return self._window
 
-    def open(self, rows: int = 0) -> Window:
+    def open(self, rows: Sequence[int] = (0,)) -> Window:
         """Open the window, if it is not open yet; all ranks call it at the same time.
 
         Args:
-            rows: the most rows of this rank's batches in the first call.
+            rows: of this rank's batches in the first call.
 
         Raises:
             InvalidArgumentError: the exchange was closed. The errors of :func:`horocache.moe.window.register_window`.
@@ -117,8 +117,10 @@ class OneSided:
         if self._window is None:
             room = self._max_tokens
             if room is None:
+                between_hosts = context.current().runtime.cross_size > 1
+                most = sum(rows) if between_hosts else max(rows)
                 equal = {"row_bytes": self._row_bytes, "hosts": self._hosts}
-                room = max(own["rows"] for own in agree(self.name, equal, {"rows": rows}, self.process_set))
+                room = max(own["rows"] for own in agree(self.name, equal, {"rows": most}, self.process_set))
                 room += room // 4
             batch, result = (room * of_row for of_row in self._row_bytes)
             self._window = register_window(self.name, WindowSpec(self._hosts, batch, result), self.process_set)

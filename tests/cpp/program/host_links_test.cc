@@ -158,6 +158,11 @@ class NetworkMpi final : public net::Mpi {
     return None();
   }
   Status Ibarrier(net::MpiComm, net::MpiRequest*) override { return None(); }
+  Status CreateWindow(void*, size_t, net::MpiComm, net::MpiWin*) override { return None(); }
+  Status FreeWindow(net::MpiWin*) override { return None(); }
+  Status Put(const void*, int, int, size_t, net::MpiWin) override { return None(); }
+  Status StoreWord(const uint64_t*, int, size_t, net::MpiWin) override { return None(); }
+  Status FlushWindow(int, net::MpiWin) override { return None(); }
   StatusOr<bool> Improbe(int, net::MpiComm, net::MpiMessage*, Received*) override { return None(); }
   Status Imrecv(void*, int, net::MpiType, net::MpiMessage*, net::MpiRequest*) override { return None(); }
 

@@ -1,10 +1,11 @@
-// MPI messages between ranks of one process, for tests of the code that waits for messages. Collectives are not
-// supported.
+// MPI messages and windows between ranks of one process, for tests of the code that waits for messages. Collectives are
+// not supported.
 #pragma once
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -25,7 +26,7 @@ __attribute__((weak)) void __lsan_enable();   // NOLINT
 
 namespace horocache::net {
 
-// The messages that have been sent to each rank. Any thread may call.
+// The messages that have been sent to each rank, and the memory that each rank exposes. Any thread may call.
 class MemoryMessages {
  public:
   struct Message {
@@ -44,6 +45,14 @@ class MemoryMessages {
     MutexLock lock(mutex_);
     return arrived_[static_cast<size_t>(to)].size();
   }
+  void Expose(int rank, std::byte* memory) HC_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    exposed_[rank] = memory;
+  }
+  std::byte* Exposed(int rank) HC_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return exposed_.at(rank);
+  }
   // Removes and returns the first message to `to` with this tag from rank `from`, or from any rank if `from` is
   // negative. Null if there is none.
   std::unique_ptr<Message> Take(int to, int from, int tag) HC_EXCLUDES(mutex_) {
@@ -61,6 +70,7 @@ class MemoryMessages {
   const int size_;
   Mutex mutex_;
   std::vector<std::deque<Message>> arrived_ HC_GUARDED_BY(mutex_);  // by receiver
+  std::map<int, std::byte*> exposed_ HC_GUARDED_BY(mutex_);
 };
 
 // The MPI of one rank, for one thread. Every communicator has all ranks. A send to `unreachable` fails at once.
@@ -102,7 +112,7 @@ class MemoryMpi final : public Mpi {
 
   Status Isend(const void* data, int count, MpiType, int to, int tag, MpiComm, MpiRequest* request) override {
     if (to == unreachable_) return {StatusCode::kInternal, "MPI_ERR_PROC_FAILED"};
-    messages_->Put(to, {rank_, tag, {static_cast<const char*>(data), static_cast<size_t>(count)}});
+    messages_->Put(to, {rank_, tag, std::string(static_cast<const char*>(data), static_cast<size_t>(count))});
     *request = Add({});
     return Status::Ok();
   }
@@ -137,6 +147,31 @@ class MemoryMpi final : public Mpi {
     return true;
   }
 
+  Status CreateWindow(void* memory, size_t, MpiComm, MpiWin*) override {
+    messages_->Expose(rank_, static_cast<std::byte*>(memory));
+    return Status::Ok();
+  }
+  Status FreeWindow(MpiWin*) override { return Status::Ok(); }
+  // MPI promises no order between a flush and the next, so this one is the worst: words at once, and the last put
+  // first.
+  Status Put(const void* data, int bytes, int to, size_t offset, MpiWin) override {
+    puts_.push_back({to, offset, static_cast<const std::byte*>(data), static_cast<size_t>(bytes)});
+    return Status::Ok();
+  }
+  Status StoreWord(const uint64_t* word, int to, size_t offset, MpiWin) override {
+    auto* const at = reinterpret_cast<uint64_t*>(messages_->Exposed(to) + offset);
+    std::atomic_ref(*at).store(*word, std::memory_order_seq_cst);
+    return Status::Ok();
+  }
+  Status FlushWindow(int to, MpiWin) override {
+    while (hangs_) pause();
+    for (auto put = puts_.rbegin(); put != puts_.rend(); ++put) {
+      if (put->to == to) std::memcpy(messages_->Exposed(to) + put->offset, put->data, put->bytes);
+    }
+    std::erase_if(puts_, [to](const PendingPut& put) { return put.to == to; });
+    return Status::Ok();
+  }
+
   StatusOr<MpiOp> MakeOp(MpiFold) override { return Missing(); }
   // The request completes, so that a wait for it can be tested. The copy cannot be used.
   Status StartDup(MpiComm, MpiComm*, MpiRequest* request) override {
@@ -169,7 +204,14 @@ class MemoryMpi final : public Mpi {
     Received received = {};
   };
 
-  static Status Missing() { return UnsupportedError("the tests' MPI has only messages"); }
+  struct PendingPut {
+    int to;
+    size_t offset;
+    const std::byte* data;
+    size_t bytes;
+  };
+
+  static Status Missing() { return UnsupportedError("the tests' MPI has only messages and windows"); }
   MpiRequest Add(Waiting waiting) {
     waiting_.emplace(++last_, waiting);
     return {last_};
@@ -177,7 +219,7 @@ class MemoryMpi final : public Mpi {
   Status Deliver(const MpiRequest& request, std::unique_ptr<MemoryMessages::Message> message) {
     Waiting& waiting = waiting_.at(request.handle);
     if (message->bytes.size() > static_cast<size_t>(waiting.count)) return {StatusCode::kInternal, "truncated"};
-    std::memcpy(waiting.data, message->bytes.data(), message->bytes.size());
+    if (!message->bytes.empty()) std::memcpy(waiting.data, message->bytes.data(), message->bytes.size());
     waiting.received = {message->from, message->tag, static_cast<int>(message->bytes.size())};
     waiting.data = nullptr;
     return Status::Ok();
@@ -185,11 +227,12 @@ class MemoryMpi final : public Mpi {
 
   MemoryMessages* const messages_;
   const int rank_, unreachable_;
-  bool hangs_ = false;
+  std::atomic<bool> hangs_{false};
   const std::string path_ = "memory";
   std::map<uintptr_t, Waiting> waiting_;
   std::unique_ptr<MemoryMessages::Message> probed_;
   uintptr_t last_ = 0;
+  std::vector<PendingPut> puts_;
 };
 
 }  // namespace horocache::net
