@@ -505,7 +505,7 @@ void Window::Fail(const Status& why) {
 
 void Window::Lose(int rank) {
   lost_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
-  if (IsRemote(rank)) blocks_.carrier->Lose(rank);
+  if (blocks_.carrier != nullptr) blocks_.carrier->Lose(rank, names_[static_cast<size_t>(rank)]);
   bells_[static_cast<size_t>(exchange_.rank())].Ring();
 }
 

@@ -221,6 +221,15 @@ def test_the_death_of_any_rank_reaches_every_host(tmp_path, victim):
         assert seen.startswith("PeerLostError: ") and named, f"rank {rank}: {seen}"
 
 
+@pytest.mark.skipif(flavour() == "mpich", reason="its mpiexec always ends the other ranks")
+@pytest.mark.parametrize("way", ["messages", "rma"])
+def test_the_death_of_a_rank_in_an_exchange_reaches_every_host(tmp_path, way):
+    run_command([*stopped(tmp_path, "dies", 2), "layer"], {"HOROCACHE_MOE_BETWEEN_HOSTS": way}, deadline_s=60)
+    for rank in (0, 1, 3):
+        seen = (tmp_path / f"rank{rank}").read_text()
+        assert seen.startswith("PeerLostError: ") and "rank 2 was lost" in seen, f"rank {rank}: {seen}"
+
+
 @tried_with("openmpi")
 def test_the_lowest_rank_of_a_host_may_stop_for_longer_than_the_link_timeout(tmp_path):
     job = run_command(stopped(tmp_path, "goes on", 0), deadline_s=90)

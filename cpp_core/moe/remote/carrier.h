@@ -7,8 +7,8 @@
 // Note [The end of a carrier]
 // The ranks of a window close it at different times, and MPI frees a window on all ranks at once. So a carrier goes on
 // after Finish: it carries what is queued, says goodbye, and ends when all others have said goodbye. Its destructor
-// waits for that for a second. If a rank does not come, or if a call of MPI does not return because a rank is stopped,
-// the thread and its memory are left to MPI until the process ends.
+// waits for that for a second. If a rank does not come, or if a call of MPI does not return because a rank has died or
+// is stopped, the thread and its memory are left to MPI until the process ends.
 //
 // Threads: any; one mutex.
 #pragma once
@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -44,8 +45,8 @@ class Carrier {
   void Post(RemoteWrite write);
   // A thread begins to wait for what others write.
   void Hurry();
-  // Drops what is queued for a rank, and all that follows.
-  void Lose(int peer);
+  // Drops what is queued for a rank, and all that follows. `name`: of the rank.
+  void Lose(int peer, const std::string& name);
   // No write follows. Idempotent.
   void Finish();
   // True if every arrival calls `on_news`.
@@ -55,9 +56,8 @@ class Carrier {
 
  private:
   struct Shared;
-  static void Run(const std::shared_ptr<Shared>& shared);
 
-  const bool sees_arrivals_;
+  const bool sees_arrivals_, survives_losses_;
   const std::shared_ptr<Shared> shared_;  // with the thread, which may hang
   NamedThread thread_;
 };

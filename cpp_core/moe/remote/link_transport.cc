@@ -25,7 +25,11 @@ class LinkTransport final : public Transport {
 
   ~LinkTransport() override { link_->SayGoodbye(); }
 
-  bool Carry(const RemoteWrite& write, size_t* sent) override {
+  bool survives_losses() const override { return true; }
+  bool sees_arrivals() const override { return true; }
+
+  StatusOr<bool> Carry(const RemoteWrite& write, size_t* sent) override {
+    HC_RETURN_IF_ERROR(link_->broken());
     const std::span<const std::byte> payload = write.payload.span();
     for (;;) {
       const auto rest = payload.subspan(*sent);
@@ -38,21 +42,23 @@ class LinkTransport final : public Transport {
     }
   }
 
-  bool Receive() override {
+  StatusOr<bool> Receive() override {
     SendGoodbyes();
     bool arrived = false;
-    const bool moved = link_->Receive([&](int from, std::span<const std::byte> frame) {
-      Store(from, frame);
+    Status status;
+    link_->Receive([&](int from, std::span<const std::byte> frame) {
+      if (status.ok()) status = Store(from, frame);
       arrived = true;
     });
-    return moved && arrived;
+    if (status.ok()) status = link_->broken();
+    if (!status.ok()) return status;
+    return arrived;
   }
 
-  bool sees_arrivals() const override { return true; }
-  const Status& broken() const override { return broken_.ok() ? link_->broken() : broken_; }
-  void SayGoodbye() override {
+  Status SayGoodbye() override {
     for (Peer& peer : peers_) peer.owes_goodbye = peer.used;
     SendGoodbyes();
+    return link_->broken();
   }
   bool AllHaveLeft() override {
     return std::ranges::all_of(peers_,
@@ -72,13 +78,13 @@ class LinkTransport final : public Transport {
     }
   }
 
-  void Store(int from, std::span<const std::byte> frame) {
+  Status Store(int from, std::span<const std::byte> frame) {
     FrameHead head;
-    if (frame.size() < sizeof(head)) return Refuse(from);
+    if (frame.size() < sizeof(head)) return Corrupt(from);
     std::memcpy(&head, frame.data(), sizeof(head));
     if (head.offset == FrameHead::kGoodbye) {
       peers_[static_cast<size_t>(from)].left = true;
-      return;
+      return Status::Ok();
     }
     const auto payload = frame.subspan(sizeof(head));
     const size_t bytes = target_.block.size();
@@ -86,24 +92,24 @@ class LinkTransport final : public Transport {
     const bool has_word = head.word_offset != RemoteWrite::kNoWord;
     const bool word_fits =
         head.word_offset % sizeof(uint64_t) == 0 && bytes >= sizeof(uint64_t) && head.word_offset <= bytes - 8;
-    if (!fits || (has_word && !word_fits)) return Refuse(from);
+    if (!fits || (has_word && !word_fits)) return Corrupt(from);
     if (!payload.empty()) std::memcpy(target_.block.data() + head.offset, payload.data(), payload.size());
-    if (!has_word) return;
-    auto* const word = reinterpret_cast<uint64_t*>(target_.block.data() + head.word_offset);
-    std::atomic_ref(*word).store(head.word, std::memory_order_seq_cst);
+    if (has_word) {
+      auto* const word = reinterpret_cast<uint64_t*>(target_.block.data() + head.word_offset);
+      std::atomic_ref(*word).store(head.word, std::memory_order_seq_cst);
+    }
+    return Status::Ok();
   }
 
-  void Refuse(int from) {
-    if (!broken_.ok()) return;
-    broken_ = {StatusCode::kCorrupt, "rank " + std::to_string(from) + " of a window wrote beside the memory of rank " +
-                                         std::to_string(link_->rank()) +
-                                         " of it; run the same version of horocache on all hosts"};
+  Status Corrupt(int from) const {
+    return {StatusCode::kCorrupt, "rank " + std::to_string(from) + " of a window wrote beside the memory of rank " +
+                                      std::to_string(link_->rank()) +
+                                      " of it; run the same version of horocache on all hosts"};
   }
 
   const std::unique_ptr<net::Link> link_;
   const RemoteTarget target_;
   std::vector<Peer> peers_;
-  Status broken_;
 };
 
 }  // namespace

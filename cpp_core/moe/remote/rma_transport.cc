@@ -1,7 +1,7 @@
 // A transport over MPI's one-sided operations.
 #include <algorithm>
-#include <deque>
 #include <utility>
+#include <vector>
 
 #include "moe/remote/transport.h"
 #include "net/mpi/mpi_process.h"
@@ -20,13 +20,7 @@ class RmaTransport final : public Transport {
 
   // Frees the window, as all other ranks do, if all have said goodbye.
   ~RmaTransport() override {
-    net::Mpi& mpi = comm_.mpi();
-    if (mpi.Finalized()) return;
-    const bool complete = std::ranges::all_of(goodbyes_, [&](net::MpiRequest& request) {
-      const StatusOr<bool> done = mpi.Test(&request, nullptr);
-      return done.ok() && *done;
-    });
-    if (broken_.ok() && AllHaveLeft() && complete && mpi.FreeWindow(&window_).ok()) return;
+    if (comm_.mpi().Finalized() || (AllHaveLeft() && comm_.mpi().FreeWindow(&window_).ok())) return;
     // The memory belongs to MPI now, until the process ends.
     net::KeepOwnedForMpi(std::make_shared<RemoteTarget>(target_));
     net::KeepUntilExit(std::move(goodbyes_));
@@ -34,8 +28,11 @@ class RmaTransport final : public Transport {
     comm_.Abandon();
   }
 
-  // Waits for MPI, see Note [Two ways to another host].
-  bool Carry(const RemoteWrite& write, size_t* sent) override {
+  bool survives_losses() const override { return false; }
+  bool sees_arrivals() const override { return false; }
+
+  // See Note [Two ways to another host].
+  StatusOr<bool> Carry(const RemoteWrite& write, size_t* sent) override {
     net::Mpi& mpi = comm_.mpi();
     const std::span<const std::byte> payload = write.payload.span();
     Status status;
@@ -44,19 +41,17 @@ class RmaTransport final : public Transport {
       status = mpi.Put(payload.data() + *sent, static_cast<int>(bytes), write.peer, write.offset + *sent, window_);
       *sent += bytes;
     }
-    if (status.ok()) status = mpi.FlushWindow(write.peer, window_);
+    if (status.ok() && !payload.empty()) status = mpi.FlushWindow(write.peer, window_);
     if (status.ok() && write.word_offset != RemoteWrite::kNoWord) {
       status = mpi.StoreWord(&write.word, write.peer, write.word_offset, window_);
       if (status.ok()) status = mpi.FlushWindow(write.peer, window_);
     }
     if (status.ok()) return true;
-    Break(names_[static_cast<size_t>(comm_.rank())] + " cannot write to " + names_[static_cast<size_t>(write.peer)] +
-          " over MPI: " + status.message());
-    return false;
+    return Lost("cannot write to " + names_[static_cast<size_t>(write.peer)], status);
   }
 
   // What others write comes without this rank; but some MPI libraries need its calls for that.
-  bool Receive() override {
+  StatusOr<bool> Receive() override {
     net::Mpi& mpi = comm_.mpi();
     for (;;) {
       net::MpiMessage message;
@@ -71,41 +66,43 @@ class RmaTransport final : public Transport {
         done = mpi.Test(&request, nullptr);
         status = done.status();
       }
-      if (!status.ok()) {
-        Break(names_[static_cast<size_t>(comm_.rank())] + " cannot receive over MPI: " + status.message());
-        return false;
-      }
+      if (!status.ok()) return Lost("cannot receive", status);
       ++left_;
     }
   }
 
-  bool sees_arrivals() const override { return false; }
-  const Status& broken() const override { return broken_; }
-
-  void SayGoodbye() override {
+  Status SayGoodbye() override {
     net::Mpi& mpi = comm_.mpi();
-    for (int to = 0; to < comm_.size() && broken_.ok(); ++to) {
+    for (int to = 0; to < comm_.size(); ++to) {
       if (to == comm_.rank()) continue;
-      goodbyes_.emplace_back();
-      const Status status = mpi.Isend(nullptr, 0, mpi.byte(), to, kGoodbyeTag, comm_.get(), &goodbyes_.back());
-      if (!status.ok()) Break("a goodbye cannot be sent over MPI: " + status.message());
+      net::MpiRequest request;
+      const Status sent = mpi.Isend(nullptr, 0, mpi.byte(), to, kGoodbyeTag, comm_.get(), &request);
+      if (!sent.ok()) return Lost("cannot say goodbye to " + names_[static_cast<size_t>(to)], sent);
+      goodbyes_.push_back(request);
     }
+    return Status::Ok();
   }
 
-  bool AllHaveLeft() override { return left_ == comm_.size() - 1; }
+  bool AllHaveLeft() override {
+    std::erase_if(goodbyes_, [this](net::MpiRequest& request) {
+      const StatusOr<bool> done = comm_.mpi().Test(&request, nullptr);
+      return done.ok() && *done;
+    });
+    return left_ == comm_.size() - 1 && goodbyes_.empty();
+  }
 
  private:
-  void Break(const std::string& why) {
-    if (broken_.ok()) broken_ = {StatusCode::kPeerLost, why};
+  Status Lost(const std::string& what, const Status& why) const {
+    return {StatusCode::kPeerLost,
+            names_[static_cast<size_t>(comm_.rank())] + " " + what + " over MPI: " + why.message()};
   }
 
   net::Communicator comm_;
   net::MpiWin window_;
   const std::vector<std::string> names_;
   const RemoteTarget target_;
-  std::deque<net::MpiRequest> goodbyes_;
-  int left_ = 0;  // ranks that have said goodbye
-  Status broken_;
+  std::vector<net::MpiRequest> goodbyes_;  // under way
+  int left_ = 0;                           // ranks that have said goodbye
 };
 
 }  // namespace

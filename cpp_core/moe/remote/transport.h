@@ -4,12 +4,11 @@
 // Over MPI's one-sided operations, a write is one MPI_Put of the payload, MPI_Win_flush, MPI_Accumulate with
 // MPI_REPLACE of the word, and MPI_Win_flush. Without the first flush the word could arrive before the payload: MPI
 // orders no two puts. The accumulate writes the word as a whole, and the second flush sends it now. The target's
-// program takes no part.
+// program takes no part. A flush towards a rank that has died or is stopped may never return, and MPI cannot end it.
 //
 // Over a link, a write is one frame or several, which the target's carrier stores in the block. It arrives although the
 // target's program computes, as long as the thread of its carrier lives.
 //
-// Threads: one, the carrier's.
 #pragma once
 
 #include <cstddef>
@@ -43,22 +42,23 @@ struct RemoteWrite {
   uint64_t word = 0;
 };
 
+// Threads: one, the carrier's.
 class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Carries the rest of a write, or a part of it; `sent` is the bytes of the payload that have been carried. True if
-  // the write is complete, and its payload can be reused.
-  virtual bool Carry(const RemoteWrite& write, size_t* sent) = 0;
-  // Lets what comes from others arrive. True if something has.
-  virtual bool Receive() = 0;
+  // True if writes to the others are carried although a peer is lost.
+  virtual bool survives_losses() const = 0;
   // True if every arrival is seen by Receive. If false, the reader of the block looks for itself.
   virtual bool sees_arrivals() const = 0;
-  // Not ok once writes cannot be carried any more.
-  virtual const Status& broken() const = 0;
+  // Carries the rest of a write, or a part of it; `sent` is the bytes of the payload that have been carried. True if
+  // the write is complete, and its payload can be reused.
+  virtual StatusOr<bool> Carry(const RemoteWrite& write, size_t* sent) = 0;
+  // Lets what comes from others arrive. True if something has that Receive sees.
+  virtual StatusOr<bool> Receive() = 0;
   // Tells the others that this rank writes no more.
-  virtual void SayGoodbye() = 0;
-  // True if all others have said goodbye.
+  virtual Status SayGoodbye() = 0;
+  // True if all others have said goodbye, and this rank's goodbyes are sent.
   virtual bool AllHaveLeft() = 0;
 };
 

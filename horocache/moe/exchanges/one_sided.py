@@ -148,7 +148,7 @@ class OneSided:
         lost = [peer for peer, outcome in enumerate(report.outcomes) if outcome not in bad]
         if not lost:
             return
-        peer = lost[0]
+        peer = min(lost, key=self.window.core.has_closed)  # ranks leave because another one has died
         rank = self.process_set.ranks[peer]
         tokens = f"{call.rows[peer]} tokens of rank {context.rank()} in layer {self.name!r}"
         outcome = report.outcomes[peer]

@@ -93,12 +93,17 @@ TEST_P(RemoteWindow, ABatchThatIsLargerThanItsCellIsAnErrorOnEveryRank) {
       [&](int rank) { EXPECT_TRUE(RunRound(&windows[rank], Lossless({1, rank == 2 ? 1 : 5, 1})).status.ok()); });
 }
 
-TEST_P(RemoteWindow, ALostRankDropsItsTokensAndNoOthers) {
+TEST_P(RemoteWindow, ALostRankDropsItsTokensAndNoOthersOrIsAnErrorWithMpiWindows) {
   Windows windows({true, true, true}, 2, 4, {0, 1, 2}, GetParam());
   windows.Run([&](int rank) {
     if (rank == 2) return;
     windows[rank].Lose(2);
     const Round round = RunRound(&windows[rank], Lossless({1, 1, 1}));
+    if (GetParam() == Between::kRma) {
+      EXPECT_EQ(round.status.code(), StatusCode::kPeerLost);
+      EXPECT_NE(round.status.message().find("rank 2 was lost"), std::string::npos) << round.status.message();
+      return;
+    }
     EXPECT_TRUE(round.status.ok());
     EXPECT_EQ(windows[rank].exchange().outcome(2), Outcome::kLostRank);
     EXPECT_EQ(windows[rank].exchange().outcome(1 - rank), Outcome::kDelivered);

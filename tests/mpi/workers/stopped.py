@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import pretend_hosts
 
 FOLDER, LAYOUT, CASE, VICTIM = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+LAYER = "layer" in sys.argv[5:]  # the ranks exchange rows in a layer, and reduce nothing
 pretend_hosts(LAYOUT)
 
 import horocache as hc  # noqa: E402
+from horocache.moe.exchanges import EarlyExit, OneSided  # noqa: E402
 
 LINK_TIMEOUT_S = 2.0
 PATIENCE_S = 60.0
@@ -47,9 +51,32 @@ def stop_the_lowest_ranks() -> None:
 def work_until_an_error() -> str:
     try:
         while True:
-            hc.allreduce(np.ones(10), op=hc.Sum, name="step")
+            step()
     except hc.HorocacheError as error:
         return f"{type(error).__name__}: {error}"
+
+
+def reduce() -> None:
+    hc.allreduce(np.ones(10), op=hc.Sum, name="step")
+
+
+class Row:
+    """One row for every rank of a one-sided exchange."""
+
+    row_bytes = result_row_bytes = 8
+    lossless = False
+
+    def __init__(self) -> None:
+        self.rows = [1] * hc.size()
+
+    def pack(self, peer: int, memory: Any) -> None:
+        memory[:] = peer
+
+    def serve(self, peer: int, rows: int, batch: Any, result: Any) -> None:
+        result[:] = batch
+
+    def take(self, peer: int, result: Any) -> None:
+        assert (result == peer).all()
 
 
 hc.init(
@@ -64,11 +91,18 @@ if CASE == "goes on":
     write_outcome("right")
     hc.shutdown()
     sys.exit(0)
-for _ in range(3):
-    hc.allreduce(np.ones(10), op=hc.Sum, name="step")
+step = reduce
+if LAYER:
+    exchange = OneSided("layer", hc.global_process_set, (True,) * hc.size(), (8, 8), EarlyExit(), 1)
+    step = functools.partial(exchange.run, Row())
 if hc.rank() == VICTIM:
+    for _ in range(3):
+        step()
     os.kill(os.getpid(), signal.SIGKILL if CASE == "dies" else signal.SIGSTOP)
-write_outcome(work_until_an_error())
+outcome = work_until_an_error()
+if LAYER:
+    exchange.close()  # the others may be in the next call
+write_outcome(outcome)
 wait_for(hc.size() - 1)
 if hc.rank() == (VICTIM + 1) % hc.size() and CASE == "stays":
     os.kill(PIDS[VICTIM], signal.SIGKILL)

@@ -73,8 +73,9 @@ class MemoryMessages {
   std::map<int, std::byte*> exposed_ HC_GUARDED_BY(mutex_);
 };
 
-// The MPI of one rank, for one thread. Every communicator has all ranks. A send to `unreachable` fails at once.
-// LeakSanitizer is off while the object lives, because the buffers of orphaned requests belong to the library.
+// The MPI of one rank, for one thread; one-sided operations for any. Every communicator has all ranks. A send to
+// `unreachable` fails at once. LeakSanitizer is off while the object lives, because the buffers of orphaned requests
+// belong to the library.
 class MemoryMpi final : public Mpi {
  public:
   MemoryMpi(MemoryMessages* messages, int rank, int unreachable = -1)
@@ -155,6 +156,7 @@ class MemoryMpi final : public Mpi {
   // MPI promises no order between a flush and the next, so this one is the worst: words at once, and the last put
   // first.
   Status Put(const void* data, int bytes, int to, size_t offset, MpiWin) override {
+    const MutexLock lock(puts_mutex_);
     puts_.push_back({to, offset, static_cast<const std::byte*>(data), static_cast<size_t>(bytes)});
     return Status::Ok();
   }
@@ -165,6 +167,7 @@ class MemoryMpi final : public Mpi {
   }
   Status FlushWindow(int to, MpiWin) override {
     while (hangs_) pause();
+    const MutexLock lock(puts_mutex_);
     for (auto put = puts_.rbegin(); put != puts_.rend(); ++put) {
       if (put->to == to) std::memcpy(messages_->Exposed(to) + put->offset, put->data, put->bytes);
     }
@@ -232,7 +235,8 @@ class MemoryMpi final : public Mpi {
   std::map<uintptr_t, Waiting> waiting_;
   std::unique_ptr<MemoryMessages::Message> probed_;
   uintptr_t last_ = 0;
-  std::vector<PendingPut> puts_;
+  Mutex puts_mutex_;
+  std::vector<PendingPut> puts_ HC_GUARDED_BY(puts_mutex_);
 };
 
 }  // namespace horocache::net
