@@ -6,19 +6,23 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 import torch
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set, process_sets
 from horocache.core.session import Session
 from horocache.errors import CollectiveError, InvalidArgumentError, MismatchError, NonFiniteError
-from horocache.moe.exchanges import EarlyExit, Exchange, Maker, Options, make_exchange
+from horocache.moe.exchanges import AdaptiveTau, EarlyExit, Exchange, Maker, Options, make_exchange
 from horocache.moe.exchanges.registry import chosen_exchange
 from horocache.moe.groups import expert_parallel_sets
 from horocache.moe.route import Route, check_expert_ranks, even_expert_ranks
+from horocache.moe.waits import RecentWaits, gather_waits
 from horocache.moe.window import agree
 
 from ..compile.dynamo import outside
@@ -77,6 +81,8 @@ class MoELayer(torch.nn.Module):
         epsilon: results of other ranks that a rank waits for before its countdown starts (Aristos, section 3). None:
             all. Exchanges that wait for all ranks refuse other values for this and the next two.
         tau: the countdown, in seconds. Infinite: a rank stays until it has all results and has served all batches.
+            ``"adaptive"``, or a :class:`horocache.moe.exchanges.AdaptiveTau`: each rank chooses it for each call, by
+            the time that its recent calls needed; the first calls lose nothing.
         t_max: the most seconds of a call. None: the limit of the job.
         max_tokens: most tokens of this rank in a call; more are an error. None: any number.
         renormalize: scale the output of a token of which some slots were lost on the way, so that the weights of the
@@ -113,7 +119,7 @@ class MoELayer(torch.nn.Module):
         process_set: ProcessSet | None = None,
         exchange: str | Maker | None = None,
         epsilon: int | None = None,
-        tau: float = math.inf,
+        tau: float | AdaptiveTau | Literal["adaptive"] = math.inf,
         t_max: float | None = None,
         max_tokens: int | None = None,
         renormalize: bool = False,
@@ -199,13 +205,31 @@ class MoELayer(torch.nn.Module):
 
     def statistics(self) -> Statistics:
         """Return a copy of the layer's counters of slots."""
-        now = self._statistics
-        return replace(now, dropped=dict(now.dropped), waited=list(now.waited))
+        return self._statistics.copy()
 
     def reset_statistics(self) -> None:
-        """Set the counters to zero, and let the warning of ``max_drop_fraction`` appear again."""
-        self._statistics = Statistics()
+        """Set the counters to zero, forget the waits, and let the warning of ``max_drop_fraction`` appear again."""
+        ranks = self.process_set.size()
+        self._statistics = Statistics.empty(ranks, self.num_experts)
+        self._waits = RecentWaits(ranks)
         self._warned = False
+
+    def wait_matrix(self, quantile: float = 0.5) -> npt.NDArray[np.float64]:
+        """Return how long the ranks wait for each other. All ranks of the process set call it at the same place.
+
+        Args:
+            quantile: of the last 64 forward calls of each rank, from 0 to 1: 0.5 for the median, 1 for the longest.
+                Equal on all ranks.
+
+        Returns:
+            Shape ``(n, n)`` for the n ranks of the process set, in seconds, equal on all ranks. Element (i, j) is the
+            wait of rank i for rank j in a call: a large column shows a rank that is late for all others. Zeros before
+            the first call. Exchanges that wait for all ranks at once have equal values in a row.
+
+        Raises:
+            InvalidArgumentError: ``quantile`` is out of range. MismatchError: ranks ask for different ones.
+        """
+        return gather_waits(self.name, self._waits, quantile, self.process_set)
 
     def close(self) -> None:
         """Give back the memory of the exchange. The next call connects the layer again.
@@ -334,7 +358,8 @@ class MoELayer(torch.nn.Module):
     def _account(self, plan: Plan, routing: Routing) -> None:
         assert plan.report is not None
         slots = plan.route.slots
-        lost = self._statistics.count(slots, int(routing.dropped.sum()), plan.report)
+        lost = self._statistics.count(slots, plan.route.expert_slots(), int(routing.dropped.sum()), plan.report)
+        self._waits.add(plan.report.waited)
         if not lost:
             return
         causes = {
