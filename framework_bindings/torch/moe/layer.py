@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from horocache.errors import CollectiveError, InvalidArgumentError, MismatchErro
 from horocache.moe.exchanges import AdaptiveTau, EarlyExit, Exchange, Maker, Options, make_exchange
 from horocache.moe.exchanges.registry import chosen_exchange
 from horocache.moe.groups import expert_parallel_sets
+from horocache.moe.placement import Move
 from horocache.moe.route import Route, check_expert_ranks, even_expert_ranks
 from horocache.moe.waits import RecentWaits, gather_waits
 from horocache.moe.window import agree
@@ -29,6 +31,7 @@ from ..compile.dynamo import outside
 from .dispatch import TYPES, Plan, exchange_tokens, forward_layouts, wide_type
 from .experts import ExpertBank
 from .gate import TopKGate
+from .rebalance import Replacement
 from .replay import delivery_to_repeat, note_delivery
 from .routing import Routing
 from .statistics import Statistics
@@ -156,6 +159,7 @@ class MoELayer(torch.nn.Module):
         self.shared_expert = shared_expert
         self.reset_statistics()
         self._connection: _Connection | None = None
+        self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()  # of calls whose outputs are alive
 
     @outside
     def forward(
@@ -193,6 +197,7 @@ class MoELayer(torch.nn.Module):
             exchange.fail(error)
             raise
         plan = Plan(self.name, exchange, self.process_set, self.experts, route, self.early_exit.drops, repeat)
+        self._plans.add(plan)
         output = exchange_tokens(plan, tokens, routing.topk_weights)
         note_delivery(self.name, route.rows, plan.delivered if repeat is None else repeat)
         if repeat is None:
@@ -231,6 +236,50 @@ class MoELayer(torch.nn.Module):
         """
         return gather_waits(self.name, self._waits, quantile, self.process_set)
 
+    def rebalance(
+        self,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None,
+        expert_ranks: Sequence[int] | None = None,
+        *,
+        rates: npt.ArrayLike | None = None,
+        memory: npt.ArrayLike | None = None,
+    ) -> tuple[Move, ...]:
+        """Move experts between ranks, with their optimizers' state; training goes on with the same bits.
+
+        All ranks of the process set call it between two steps, after ``zero_grad()``. With expert-parallel groups all
+        ranks of the job call it, and all groups get the same map. Experts keep their numbers, so that ``state_dict``
+        has the same keys on all ranks together. The next call of the layer connects the ranks anew. If a rank has an
+        error, all ranks raise one, and nothing has moved.
+
+        ``docs/explanation/mixture_of_experts.md`` says what moves and what cannot.
+
+        Args:
+            optimizer: one optimizer of the layer's experts, or all of them, such as a ``DistributedOptimizer``; None if
+                the experts are not trained. Parameters come and go in its groups, in place.
+            expert_ranks: the new map: for each expert the rank within the process set. None: a map that balances
+                :attr:`Statistics.expert_slots` of all ranks, near the present one; see
+                :func:`horocache.moe.placement.improved_map`.
+            rates: for a computed map: the speed of each rank, in any unit. None: equal.
+            memory: for a computed map: the experts that each rank can hold. None: as many as the fullest has now.
+
+        Returns:
+            The experts that have moved, with their old and new ranks within the process set.
+
+        Raises:
+            InvalidArgumentError: ranks differ in their arguments; an expert's parameter has a gradient that is not
+                zero, or a backward pass is to follow; an optimizer is missing, or has other groups or options on
+                another rank; the layer was pickled and has no ``expert_factory``.
+            UnsupportedError: ``prepare_ddp`` has prepared the layer, an optimizer keeps state that is not of one
+                parameter each, or a tensor is sharded or not dense.
+            PlacementError: the ranks have no memory for all experts.
+            InputFailedError: another rank raised one of these errors; names it.
+        """
+        session_set = self.process_set
+        if session_set.size() > 1:
+            session_set = _registered(session_set, self.name)
+        everyone = session_set if self.experts.holders is None else global_process_set
+        return Replacement(self, session_set, everyone, optimizer).run(expert_ranks, rates, memory)
+
     def close(self) -> None:
         """Give back the memory of the exchange. The next call connects the layer again.
 
@@ -249,13 +298,20 @@ class MoELayer(torch.nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the exchange, which belongs to this layer and session."""
-        return {**self.__dict__, "_connection": None}
+        """Return the state without the exchange and the calls, which belong to this layer and session."""
+        state = {**self.__dict__, "_connection": None}
+        del state["_plans"]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._plans = weakref.WeakSet()
         if not self._name_is_given:  # a copy beside the original has a name of its own
             self.name = f"layer{next(_numbers)}"
+
+    def _has_graph(self) -> bool:
+        """Return True if a backward pass of an earlier call may still follow: its outputs are alive."""
+        return any(plan.has_graph for plan in self._plans)
 
     def _connect(self, x: Any) -> Exchange:
         """Return the exchange; the first call of a session compares the arguments of all ranks."""

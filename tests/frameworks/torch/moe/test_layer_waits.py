@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from ranks import on_ranks
@@ -12,23 +10,15 @@ import horocache as hc
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.moe.exchanges import AdaptiveTau
 
-
-class ByFirst(torch.nn.Module):
-    """A gate that sends a token to the expert that is its first element."""
-
-    def forward(self, x, used_token=None):
-        from horocache.torch.moe import Routing
-
-        experts = x.detach()[:, :1].long()
-        none = torch.zeros(hc.size(), dtype=torch.int64)
-        counts = torch.bincount(experts.flatten(), minlength=hc.size())
-        return Routing(experts, torch.ones_like(experts, dtype=torch.float32), x.sum() * 0, counts, none)
+from .dense import ByFirst
 
 
 def made(**options):
     from horocache.torch.moe import MoELayer
 
-    return MoELayer(2, lambda: torch.nn.Linear(2, 2), hc.size(), gate=ByFirst(), max_tokens=8, name="layer", **options)
+    return MoELayer(
+        2, lambda: torch.nn.Linear(2, 2), hc.size(), gate=ByFirst(hc.size()), max_tokens=8, name="layer", **options
+    )
 
 
 def tokens_for(*experts):
@@ -82,8 +72,6 @@ def test_a_layer_takes_an_adaptive_tau_and_loses_nothing_at_first():
         output.sum().backward()
     statistics = layer.statistics()
     assert statistics.delivered == statistics.sent == 2 * AdaptiveTau().first
-    exchange = layer._connection.exchange
-    assert AdaptiveTau().least <= exchange.tau < math.inf
     hc.barrier()
 
 
