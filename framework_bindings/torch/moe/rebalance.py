@@ -155,20 +155,21 @@ class Replacement:
         """Check all that can be checked on one rank; return the new map."""
         layer = self._layer
         ranks, failure, given = self._process_set.size(), None, None
+        equal: dict[str, Any] = {}
         try:
             self._check_state()
             if expert_ranks is not None:
                 given = check_expert_ranks(expert_ranks, layer.num_experts, ranks)
+            equal = {
+                "expert_ranks": layer.expert_ranks,
+                "number of optimizers": len(self._optimizers),
+                "expert_ranks of rebalance": given,
+                "rates": None if rates is None else np.asarray(rates).tolist(),
+                "memory": None if memory is None else np.asarray(memory).tolist(),
+            }
         except Exception as error:
             failure = error
-        equal = {
-            "expert_ranks": layer.expert_ranks,
-            "number of optimizers": len(self._optimizers) if failure is None else None,
-            "expert_ranks of rebalance": given,
-            "rates": None if rates is None else np.asarray(rates).tolist(),
-            "memory": None if memory is None else np.asarray(memory).tolist(),
-        }
-        # A rank that has failed compares nothing, so that the others get its error and not that of a comparison.
+        # The others get the error of a rank that has failed, and not that of a comparison.
         gathered = self._share({"equal": equal, "slots": layer.statistics().expert_slots}, failure)
         for rank, each in zip(self._everyone.ranks, gathered, strict=True):
             _check_equal(layer.name, self._everyone.ranks[0], gathered[0]["equal"], rank, each["equal"])
@@ -197,7 +198,8 @@ class Replacement:
         named = [(f"experts.{name}", param) for name, param in layer.experts.named_parameters()]
         self._optimizers.check(named)
         for name, param in named:
-            if param.grad is not None and bool(param.grad.count_nonzero()):
+            grad = param.grad if param.grad is None or not param.grad.is_sparse else param.grad._values()
+            if grad is not None and bool(grad.count_nonzero()):
                 raise InvalidArgumentError(
                     f"{here}: {name} has a gradient, which does not move; call zero_grad() before"
                 )
@@ -281,7 +283,8 @@ class Replacement:
         module = self._layer.experts.made(expert)
         _check_structure(expert, module, facts)
         device = self._device(self._layer)
-        parts = np.split(memory, np.cumsum([raw.bytes for raw in facts.tensors()])[:-1])
+        sizes = [raw.bytes for raw in facts.tensors()]
+        parts = np.split(memory, np.cumsum(sizes)[:-1]) if sizes else []
         tensors = iter([raw.from_bytes(part, device) for raw, part in zip(facts.tensors(), parts, strict=True)])
         placed = []
         for (_, _, trained, entry), param in zip(facts.parameters, module.parameters(), strict=True):

@@ -114,6 +114,39 @@ def test_experts_with_copies_move_in_all_groups():
     assert state_of(layer, optimizer) == state_of(other, fixed)
 
 
+@pytest.mark.parametrize("ep_size", [2, 4])
+@on_ranks(4)
+def test_experts_without_names_and_with_an_optimizer_of_their_own_move(ep_size):
+    import horocache.torch as hvd
+
+    import horocache as hc
+
+    spread = [0, 0, 1, 1] if ep_size == 2 else [0, 1, 2, 3]
+    layers = [made(4, spread, name=name, ep_size=ep_size) for name in ("moves", "stays")]
+    pairs = []
+    for layer in layers:
+        shared = hvd.DistributedOptimizer(torch.optim.SGD(layer.gate.parameters(), lr=0.1))
+        experts = hvd.DistributedOptimizer(torch.optim.Adam([{"params": list(layer.experts.parameters())}], lr=0.01))
+        pairs.append([shared, experts])
+
+    def steps(layer, optimizers, first):
+        outputs = []
+        for step in range(first, first + STEPS):
+            x, grad = tokens_of(hc.rank(), 6, HIDDEN, torch.float32, seed=step)
+            output, loss, _ = layer(x)
+            ((output * grad).sum() + loss).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            outputs.append(output.detach().numpy().tobytes())
+        return outputs
+
+    for number, wanted in enumerate([[1, 0, 0, 1], [0] * 4, [1, 0, 1, 0], spread]):
+        assert steps(layers[0], pairs[0], number * STEPS) == steps(layers[1], pairs[1], number * STEPS), number
+        assert layers[0].rebalance(pairs[0], wanted)
+    assert steps(layers[0], pairs[0], 50) == steps(layers[1], pairs[1], 50)
+
+
 @on_ranks(3)
 def test_the_map_follows_the_measured_loads():
     import horocache as hc
@@ -209,3 +242,12 @@ def test_buffers_types_strides_and_modes_move_too():
     assert hc.rank() == 1 or torch.equal(came.linear.weight, weight)
     assert not came.linear.bias.requires_grad and came.linear.weight.allreduce is False
     layer.rebalance(None, [1, 0])
+
+
+@on_ranks(2)
+def test_experts_without_tensors_move():
+    layer = MoELayer(HIDDEN, torch.nn.Identity, 3, drop_tokens=False, expert_ranks=[0, 0, 1])
+    x, _ = tokens_of(0, 6, HIDDEN, torch.float32)
+    before = layer(x)[0].detach()
+    assert len(layer.rebalance(None, [1, 1, 0])) == 3
+    assert torch.equal(layer(x)[0], before)
