@@ -80,6 +80,7 @@ StatusOr<std::shared_ptr<moe::Window>> Windows::Connect(WindowBlock block, const
   }
   moe::Window::Blocks blocks;
   blocks.owner = std::make_shared<const Owner>(Owner{block.memory, regions_});
+  blocks.ranks = members.ranks;
   if (members.ranks.size() > 1) {
     for (const int local_rank : members.local_ranks) blocks.regions.push_back(regions_->of(local_rank));
     blocks.allocate = [heap = heap_](size_t bytes) -> std::shared_ptr<std::byte> {

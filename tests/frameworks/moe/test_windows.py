@@ -278,6 +278,32 @@ def test_m7_a_late_rank_loses_its_tokens_and_delays_no_other():
     hc.barrier()
 
 
+@on_ranks(3)
+def test_metrics_count_lost_rows_by_cause_and_rank_of_the_job():
+    pair = hc.add_process_set([1, 2])
+    if own() == 0:
+        hc.barrier()
+        return
+    exchange = opened(tokens=4, process_set=pair, epsilon=0, tau=0.0)
+    exchange.open()
+    echo = Numbers([2, 3])
+    echo.pack = lambda peer, memory: None
+    echo.serve = lambda peer, rows, batch, result: None
+    echo.take = lambda peer, result: None
+    hc.barrier(pair)
+    if own() == 1:
+        exchange.run(echo)
+    hc.barrier(pair)
+    if own() == 2:
+        exchange.run(echo)
+    hc.barrier(pair)
+    metrics = hc.metrics()
+    lost = {name: value for name, value in metrics.items() if name.startswith("moe_rows_") and "." in name}
+    assert lost == [{"moe_rows_own_timeout.2": 3}, {"moe_rows_host_left.1": 2}][own() - 1]
+    assert metrics["moe_rows_host_left.0"] == 0 and metrics["moe_rows_own_timeout"] == (3 if own() == 1 else 0)
+    hc.barrier()
+
+
 @on_ranks(2)
 def test_an_expert_that_gets_a_failure_of_another_collective_ends_the_call_on_all_ranks():
     exchange = opened()
