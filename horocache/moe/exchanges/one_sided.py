@@ -11,6 +11,7 @@ from horocache.errors import InputFailedError, InvalidArgumentError, PeerLostErr
 from horocache.moe.exchanges.adaptive_tau import Countdown, Stay
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Outcome, Report, as_memory
+from horocache.moe.exchanges.trace import traced
 from horocache.moe.window import Window, WindowSpec, agree, register_window
 
 
@@ -56,6 +57,7 @@ class OneSided:
         self._countdown = Countdown(early_exit.rule)
         self._stall = _stall_limit()
 
+    @traced
     def run(self, call: Call) -> Report:
         """Run one exchange; see :class:`horocache.moe.exchanges.Exchange`.
 
@@ -145,6 +147,11 @@ class OneSided:
             self._stall if limit is None else limit,
             waits_for_room,
         )
+
+    @property
+    def round(self) -> int:
+        """The number of the last call of the window, which other layers may share; 0 before the first."""
+        return 0 if self._window is None else self._window.core.round
 
     @property
     def tau(self) -> float:
