@@ -79,7 +79,7 @@ def measure_links(
     one reads it and writes as large a result, and the first one reads that. Half of this time is that of a message. The
     other ranks take part with empty batches. One more exchange of each size comes first and does not count.
 
-    Example::
+    For example::
 
         links = measure_links()
         topology = Topology(links.alpha_s, links.beta_s_per_byte, rates=[2000.0] * n, memory=[16] * n)
