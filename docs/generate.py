@@ -42,6 +42,7 @@ API_MODULES = (
     "horocache.dag.training",
     "horocache.kvstore",
     "horocache.moe.exchanges",
+    "horocache.moe.links",
     "horocache.moe.placement",
 )
 os.environ["KERAS_BACKEND"] = "tensorflow"  # signatures must not depend on the caller's environment

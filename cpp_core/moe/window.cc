@@ -474,8 +474,12 @@ void Window::Release() {
     if (awaits_batch || awaits_result || awaits_room) Ring(peer);
   }
   for (int host = 0; host < exchange_.ranks(); ++host) {
-    const auto outcome = static_cast<size_t>(exchange_.outcome(host));
-    ExchangeCounters::Add(&counters_->rows[outcome], static_cast<uint64_t>(plan_rows_[static_cast<size_t>(host)]));
+    const Outcome outcome = exchange_.outcome(host);
+    const auto rows = static_cast<uint64_t>(plan_rows_[static_cast<size_t>(host)]);
+    ExchangeCounters::Add(&counters_->rows[static_cast<size_t>(outcome)], rows);
+    if (outcome == Outcome::kNone || outcome == Outcome::kDelivered) continue;
+    const int rank = blocks_.ranks.empty() ? host : blocks_.ranks[static_cast<size_t>(host)];
+    counters_->AddLost(outcome, rank, rows);
   }
 }
 

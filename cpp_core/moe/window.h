@@ -65,6 +65,7 @@ class Window {
     std::shared_ptr<Carrier> carrier;   // to remote ranks; its news ring the bell of this rank's block
     // By rank: memory that all ranks have mapped, in which the rank can allocate pieces. Unused with one rank.
     std::vector<std::span<std::byte>> regions;
+    std::vector<int> ranks;  // of the job, by rank of the set, for counters; empty: they are equal
     // Allocates a piece of this rank's region; null if memory is short.
     std::function<std::shared_ptr<std::byte>(size_t bytes)> allocate;
   };

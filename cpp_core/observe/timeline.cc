@@ -79,7 +79,9 @@ void Timeline::EndThread() {
 // ---- the driving thread
 
 bool Timeline::Full() {
-  const bool full = queue_.operations.size() + queue_.rounds.size() + queue_.tasks.size() >= kMostRecords;
+  const size_t records =
+      queue_.operations.size() + queue_.rounds.size() + queue_.tasks.size() + queue_.exchanges.size();
+  const bool full = records >= kMostRecords;
   if (full) ++queue_.dropped;
   return full;
 }
@@ -109,6 +111,13 @@ void Timeline::AddTask(std::string_view thread, std::string_view name, int64_t b
   if (!Full()) queue_.tasks.push_back({std::string(thread), std::string(name), begin_ns, end_ns});
 }
 
+void Timeline::AddExchange(std::string_view layer, std::string_view name, std::string_view args, int64_t begin_ns,
+                           int64_t end_ns) {
+  if (!writes()) return;
+  MutexLock lock(queue_mutex_);
+  if (!Full()) queue_.exchanges.push_back({std::string(layer), std::string(name), std::string(args), begin_ns, end_ns});
+}
+
 void Timeline::CloseInChild() {
   if (on_.exchange(false)) file_->CloseInChild();
 }
@@ -121,6 +130,7 @@ void Timeline::Batch::Clear() {
   texts.clear();
   rounds.clear();
   tasks.clear();
+  exchanges.clear();
   dropped = 0;
 }
 
@@ -163,6 +173,9 @@ void Timeline::AddText(const Batch& batch) {
   }
   for (const Batch::Round& round : batch.rounds) text_->AddRound(round.process_set, round.round, round.at_ns);
   for (const Batch::Task& task : batch.tasks) text_->AddTask(task.thread, task.name, task.begin_ns, task.end_ns);
+  for (const Batch::Exchange& each : batch.exchanges) {
+    text_->AddExchange(each.layer, each.name, each.args, each.begin_ns, each.end_ns);
+  }
   if (batch.dropped > 0) text_->AddDropped(batch.dropped, NowNs());
 }
 

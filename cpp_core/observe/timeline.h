@@ -59,6 +59,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // See TraceText::AddTask. Does nothing if the file is off. Any thread.
   void AddTask(std::string_view thread, std::string_view name, int64_t begin_ns, int64_t end_ns)
       HC_EXCLUDES(queue_mutex_);
+  // See TraceText::AddExchange. Does nothing if the file is off. Any thread.
+  void AddExchange(std::string_view layer, std::string_view name, std::string_view args, int64_t begin_ns,
+                   int64_t end_ns) HC_EXCLUDES(queue_mutex_);
   bool writes() const { return on_.load(std::memory_order_relaxed); }  // true if the file is on
   OperationLog& log() { return log_; }
   // For the child of a fork. No other function may be called afterwards.
@@ -84,6 +87,11 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
       int64_t begin_ns, end_ns;
     };
     std::vector<Task> tasks;
+    struct Exchange {
+      std::string layer, name, args;
+      int64_t begin_ns, end_ns;
+    };
+    std::vector<Exchange> exchanges;
     uint64_t dropped = 0;
 
     void Clear();

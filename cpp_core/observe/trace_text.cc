@@ -145,6 +145,12 @@ void TraceText::AddTask(std::string_view thread, std::string_view name, int64_t 
   AddSpan(RowOf(thread), {"task", begin_ns, end_ns}, escaped);
 }
 
+void TraceText::AddExchange(std::string_view layer, std::string_view name, std::string_view args, int64_t begin_ns,
+                            int64_t end_ns) {
+  BeginSpan(RowOf(layer), {"exchange", begin_ns, end_ns}, name);
+  text_.Append(",\"args\":", args, '}');
+}
+
 void TraceText::AddRound(uint32_t process_set, uint64_t round, int64_t at_ns) {
   BeginInstant("CYCLE_START", at_ns);
   text_.Append(",\"args\":{\"process_set\":", process_set, ",\"round\":", round, "}}");

@@ -61,6 +61,10 @@ class TraceText {
   void AddOperation(const OperationTrace& trace);
   // A function that a thread has run, such as an operation of a dependency engine; the thread has a row.
   void AddTask(std::string_view thread, std::string_view name, int64_t begin_ns, int64_t end_ns);
+  // One exchange of a layer of experts; each layer has a row. `args` is an object in JSON: the rows that were sent,
+  // served and dropped. The name is not escaped.
+  void AddExchange(std::string_view layer, std::string_view name, std::string_view args, int64_t begin_ns,
+                   int64_t end_ns);
   void AddRound(uint32_t process_set, uint64_t round, int64_t at_ns);
   void AddDropped(uint64_t records, int64_t at_ns);
   bool empty() const { return text_.empty(); }

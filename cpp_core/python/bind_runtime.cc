@@ -347,6 +347,13 @@ void AddObservation(py::class_<PyRuntime>* runtime) {
   (*runtime)
       .def("start_timeline", &PyRuntime::StartTimeline, py::arg("path"), py::arg("mark_rounds"))
       .def("stop_timeline", &PyRuntime::StopTimeline)
+      .def_property_readonly("writes_timeline", [](PyRuntime& self) { return self.Get().timeline()->writes(); })
+      .def(
+          "trace_exchange",
+          [](PyRuntime& self, const std::string& layer, const std::string& name, const std::string& args,
+             int64_t begin_ns,
+             int64_t end_ns) { self.Get().timeline()->AddExchange(layer, name, args, begin_ns, end_ns); },
+          py::arg("layer"), py::arg("name"), py::arg("args"), py::arg("begin_ns"), py::arg("end_ns"))
       .def("watch_stacks", &PyRuntime::WatchStacks, py::arg("signal"), py::arg("file"), py::arg("ask"),
            py::arg("answer"), py::arg("own_folder"))
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })

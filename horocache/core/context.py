@@ -189,8 +189,8 @@ def is_homogeneous() -> bool:
 def metrics() -> Metrics:
     """Return the counters of this rank since ``init``, by name; ``metrics().since(before)`` is what was added since.
 
-    A counter with an index (``op_count.NAME``, ``op_ns.NAME``, ``wait_ns.RANK``, ``fused_size_log2.N``) is present as
-    soon as it is not 0.
+    A counter with an index (``op_count.NAME``, ``op_ns.NAME``, ``wait_ns.RANK``, ``fused_size_log2.N``,
+    ``moe_rows_CAUSE.RANK``) is present as soon as it is not 0.
 
     Control plane:
 
@@ -228,6 +228,14 @@ def metrics() -> Metrics:
     Compression, of NumPy arrays and torch tensors:
 
     * ``compressed_bytes``: of the tensors that were compressed before they were sent; ``wire_bytes``: sent instead.
+
+    One-sided exchanges of mixtures of experts, once there was one:
+
+    * ``moe_rounds``, ``moe_failed_rounds``: exchanges; ``moe_batches_sent``, ``moe_batches_served``: with tokens.
+    * ``moe_bytes_written``: of batches and results; ``moe_sleeps``: times that this rank slept in an exchange.
+    * ``moe_rows_delivered``: of this rank's tokens, one for each rank that a token went to. ``moe_rows_own_timeout``,
+      ``moe_rows_host_left``, ``moe_rows_ring_full``, ``moe_rows_lost_rank``: lost ones by cause; with an index, such as
+      ``moe_rows_host_left.RANK``, those of one rank's experts.
 
     Messages, except those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
     ``message_bytes_received``. Of this process: ``allocations`` that this library's own code made; in steady state it

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from horocache.base.operation_codes import OP_NAMES
 from horocache.errors import InvalidArgumentError
 
-_BY_NUMBER = frozenset(("fused_size_log2", "wait_ns"))
+_LOST = ("own_timeout", "host_left", "ring_full", "lost_rank")  # rows of experts' tokens, by rank
+_BY_NUMBER = frozenset(("fused_size_log2", "wait_ns", *(f"moe_rows_{cause}" for cause in _LOST)))
 _BY_OPERATION = frozenset(("op_count", "op_ns"))
 _OPERATIONS = frozenset((*OP_NAMES.values(), "barrier", "join", "register", "recv", "send"))
 

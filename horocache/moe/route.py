@@ -44,11 +44,17 @@ class Route:
         self.tokens = [np.flatnonzero(mask.any(axis=1)) for mask in self.masks]
         self.rows = [len(tokens) for tokens in self.tokens]
         self.slots = [int(mask.sum()) for mask in self.masks]
+        self._num_experts = len(expert_ranks)
 
     def experts_for(self, rank: int) -> Integers:
         """Return the experts of the batch for a rank, shape ``(rows, k)``; -1 in slots of other ranks."""
         tokens = self.tokens[rank]
         return np.where(self.masks[rank][tokens], self.experts[tokens], -1)
+
+    def expert_slots(self) -> list[int]:
+        """Return the number of slots of each expert."""
+        counts: list[int] = np.bincount(self.experts[self.experts >= 0], minlength=self._num_experts).tolist()
+        return counts
 
     def delivered_slots(self, delivered: Sequence[bool]) -> npt.NDArray[np.bool_]:
         """Return which slots belong to delivered batches, shape ``(T, k)``."""

@@ -26,6 +26,10 @@ void AddExchanges(const moe::ExchangeCounters& exchanges, std::map<std::string, 
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (*kNames[i] != 0) (*out)[std::string("moe_rows_") + kNames[i]] = exchanges.rows[i];
   }
+  for (const auto& [key, rows] : exchanges.Lost()) {
+    const auto& [cause, rank] = key;
+    (*out)[std::string("moe_rows_") + kNames[static_cast<size_t>(cause)] + "." + std::to_string(rank)] = rows;
+  }
 }
 
 }  // namespace

@@ -93,6 +93,7 @@ StatusOr<std::shared_ptr<moe::Window>> Windows::Connect(WindowBlock block, const
   }
   moe::Window::Blocks blocks;
   blocks.owner = std::make_shared<const Owner>(Owner{block.memory, regions_});
+  blocks.ranks = members.ranks;
   if (transport != nullptr) {
     blocks.carrier =
         std::make_shared<moe::Carrier>(std::move(transport), static_cast<int>(members.ranks.size()),

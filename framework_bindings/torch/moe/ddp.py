@@ -202,6 +202,11 @@ class _ExpertGradients:
 _prepared: weakref.WeakKeyDictionary[torch.nn.Module, _ExpertGradients] = weakref.WeakKeyDictionary()
 
 
+def is_part_of_prepared(module: torch.nn.Module) -> bool:
+    """Return True if ``prepare_ddp`` has prepared a module that is, or has, this one."""
+    return any(each is module for prepared in _prepared for each in prepared.modules())
+
+
 @outside
 def _begin_forward(module: torch.nn.Module, _: Any) -> None:
     """Note whether DDP reduces gradients after this forward pass; a copy of a prepared module is not prepared."""

@@ -38,7 +38,7 @@ def _backward_layouts(dtype: torch.dtype, hidden: int, k: int) -> tuple[Layout, 
     return Layout((dtype, hidden)), Layout((dtype, hidden), (wide_type(dtype), k))
 
 
-@dataclass
+@dataclass(eq=False)
 class Plan:
     """The plan of a call, and its report.
 
@@ -51,6 +51,7 @@ class Plan:
         drops: True if forward calls of the layer may lose batches; equal on all ranks.
         repeat: by rank: the batches to deliver in a repetition of an earlier call. None: the exchange decides.
         report: of the forward exchange, once it has run.
+        has_graph: True if a backward pass of the call may follow.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Plan:
     drops: bool
     repeat: list[bool] | None
     report: Report | None = None
+    has_graph: bool = False
 
     @property
     def delivered(self) -> list[bool]:
@@ -246,6 +248,7 @@ class _ExchangeTokens(torch.autograd.Function):
         call = _Forward(plan, x, weights, keep_graphs=True)
         plan.report = plan.exchange.run(call)
         ctx.plan, ctx.graphs = plan, call.graphs
+        plan.has_graph = True
         ctx.like = _Like(x.dtype, x.shape[1], x.device)
         ctx.save_for_backward(anchor)  # torch releases it after a backward pass, and then refuses a second one
         return call.output()
@@ -266,6 +269,7 @@ class _ExchangeTokens(torch.autograd.Function):
         plan.exchange.run(call)
         if not keep:
             ctx.graphs = {}
+            plan.has_graph = False
         return None, None, call.grad_x(), call.grad_weights(), *call.sums.results()
 
 

@@ -16,6 +16,39 @@ from .expert_parameters import mark_expert
 __all__ = ["ExpertBank"]
 
 
+class _Factory:
+    """The function of the program that makes experts.
+
+    A deep copy of a bank has the same one. A pickle has none, because functions of programs often cannot be pickled.
+    """
+
+    def __init__(self, function: Callable[..., torch.nn.Module] | None) -> None:
+        self.function = function
+        self._takes_number = function is not None and _takes_number(function)
+
+    def make(self, expert: int) -> torch.nn.Module:
+        """Return a new expert.
+
+        Raises:
+            InvalidArgumentError: the function returned something else than a module, or is not there.
+        """
+        if self.function is None:
+            raise InvalidArgumentError(
+                "a layer that was pickled has no expert_factory, so that it cannot take experts of other ranks; make "
+                "the layer anew and load its state_dict"
+            )
+        made = self.function(expert) if self._takes_number else self.function()
+        if not isinstance(made, torch.nn.Module):
+            raise InvalidArgumentError(f"the expert factory returned {made!r} for expert {expert}, not a module")
+        return made
+
+    def __deepcopy__(self, _: Any) -> _Factory:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Factory, (None,)
+
+
 class ExpertBank(torch.nn.ModuleDict):
     """The experts that this rank hosts, by their number among the experts of all ranks.
 
@@ -47,16 +80,31 @@ class ExpertBank(torch.nn.ModuleDict):
         super().__init__()
         self.num_experts = len(expert_ranks)
         self.holders = holders
-        takes_number = _takes_number(factory)
+        self._factory = _Factory(factory)
         base = int(torch.randint(0, 2**62, (), device="cpu"))
         for expert, host in enumerate(expert_ranks):
             if host != rank:
                 continue
             with _seeded(base + expert):
-                made = factory(expert) if takes_number else factory()
-            if not isinstance(made, torch.nn.Module):
-                raise InvalidArgumentError(f"the expert factory returned {made!r} for expert {expert}, not a module")
+                made = self._factory.make(expert)
             self[str(expert)] = made
+        self.mark()
+
+    def made(self, expert: int) -> torch.nn.Module:
+        """Return a new expert that is not in the bank; torch's generator stays as it is.
+
+        Raises:
+            InvalidArgumentError: the factory returned something else than a module, or the bank comes from a pickle.
+        """
+        with _seeded(0):
+            return self._factory.make(expert)
+
+    def replace(self, gone: Sequence[int], new: dict[int, torch.nn.Module]) -> None:
+        """Remove experts and add others; the order is that of their numbers."""
+        kept = {int(name): expert for name, expert in self.items() if int(name) not in set(gone)}
+        self.clear()
+        for number, expert in sorted((kept | new).items()):
+            self[str(number)] = expert
         self.mark()
 
     def mark(self) -> None:

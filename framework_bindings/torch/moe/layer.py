@@ -5,26 +5,33 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 import torch
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set, process_sets
 from horocache.core.session import Session
 from horocache.errors import CollectiveError, InvalidArgumentError, MismatchError, NonFiniteError
-from horocache.moe.exchanges import EarlyExit, Exchange, Maker, Options, make_exchange
+from horocache.moe.exchanges import AdaptiveTau, EarlyExit, Exchange, Maker, Options, make_exchange
 from horocache.moe.exchanges.registry import chosen_exchange
 from horocache.moe.groups import expert_parallel_sets
+from horocache.moe.placement import Move
 from horocache.moe.route import Route, check_expert_ranks, even_expert_ranks
+from horocache.moe.waits import RecentWaits, gather_waits
 from horocache.moe.window import agree
 
 from ..compile.dynamo import outside
 from .dispatch import TYPES, Plan, exchange_tokens, forward_layouts, wide_type
 from .experts import ExpertBank
 from .gate import TopKGate
+from .rebalance import Replacement
 from .replay import delivery_to_repeat, note_delivery
 from .routing import Routing
 from .statistics import Statistics
@@ -77,6 +84,8 @@ class MoELayer(torch.nn.Module):
         epsilon: results of other ranks that a rank waits for before its countdown starts (Aristos, section 3). None:
             all. Exchanges that wait for all ranks refuse other values for this and the next two.
         tau: the countdown, in seconds. Infinite: a rank stays until it has all results and has served all batches.
+            ``"adaptive"``, or a :class:`horocache.moe.exchanges.AdaptiveTau`: each rank chooses it for each call, by
+            the time that its recent calls needed; the first calls lose nothing.
         t_max: the most seconds of a call. None: the limit of the job.
         max_tokens: most tokens of this rank in a call; more are an error. None: any number.
         renormalize: scale the output of a token of which some slots were lost on the way, so that the weights of the
@@ -113,7 +122,7 @@ class MoELayer(torch.nn.Module):
         process_set: ProcessSet | None = None,
         exchange: str | Maker | None = None,
         epsilon: int | None = None,
-        tau: float = math.inf,
+        tau: float | AdaptiveTau | Literal["adaptive"] = math.inf,
         t_max: float | None = None,
         max_tokens: int | None = None,
         renormalize: bool = False,
@@ -150,6 +159,7 @@ class MoELayer(torch.nn.Module):
         self.shared_expert = shared_expert
         self.reset_statistics()
         self._connection: _Connection | None = None
+        self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()  # of calls whose outputs are alive
 
     @outside
     def forward(
@@ -187,6 +197,7 @@ class MoELayer(torch.nn.Module):
             exchange.fail(error)
             raise
         plan = Plan(self.name, exchange, self.process_set, self.experts, route, self.early_exit.drops, repeat)
+        self._plans.add(plan)
         output = exchange_tokens(plan, tokens, routing.topk_weights)
         note_delivery(self.name, route.rows, plan.delivered if repeat is None else repeat)
         if repeat is None:
@@ -199,13 +210,78 @@ class MoELayer(torch.nn.Module):
 
     def statistics(self) -> Statistics:
         """Return a copy of the layer's counters of slots."""
-        now = self._statistics
-        return replace(now, dropped=dict(now.dropped), waited=list(now.waited))
+        return self._statistics.copy()
 
     def reset_statistics(self) -> None:
-        """Set the counters to zero, and let the warning of ``max_drop_fraction`` appear again."""
-        self._statistics = Statistics()
+        """Set the counters to zero, forget the waits, and let the warning of ``max_drop_fraction`` appear again."""
+        ranks = self.process_set.size()
+        self._statistics = Statistics.empty(ranks, self.num_experts)
+        self._waits = RecentWaits(ranks)
         self._warned = False
+
+    def wait_matrix(self, quantile: float = 0.5) -> npt.NDArray[np.float64]:
+        """Return how long the ranks wait for each other. All ranks of the process set call it at the same place.
+
+        Args:
+            quantile: of the last 64 forward calls of each rank, from 0 to 1: 0.5 for the median, 1 for the longest.
+                Equal on all ranks.
+
+        Returns:
+            Shape ``(n, n)`` for the n ranks of the process set, in seconds, equal on all ranks. Element (i, j) is the
+            wait of rank i for rank j in a call: a large column shows a rank that is late for all others. Zeros before
+            the first call. Exchanges that wait for all ranks at once have equal values in a row.
+
+        Raises:
+            InvalidArgumentError: ``quantile`` is out of range. MismatchError: ranks ask for different ones.
+        """
+        return gather_waits(self.name, self._waits, quantile, self.process_set)
+
+    def rebalance(
+        self,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None,
+        expert_ranks: Sequence[int] | None = None,
+        *,
+        rates: npt.ArrayLike | None = None,
+        memory: npt.ArrayLike | None = None,
+    ) -> tuple[Move, ...]:
+        """Move experts between ranks, with their optimizers' state, which keep their bits.
+
+        All ranks of the process set call it between two steps, after ``zero_grad()``. With expert-parallel groups all
+        ranks of the job call it, and all groups get the same map. Experts keep their numbers, so that ``state_dict``
+        has the same keys on all ranks together. The next call of the layer connects the ranks anew. If a rank has an
+        error, all ranks raise one, and nothing has moved.
+
+        Later calls have the same bits as without the move for ``k=1``, and for ``k=2`` with float32 and float64 tokens.
+        Otherwise they differ by rounding, because the map decides the order of sums.
+
+        ``docs/explanation/mixture_of_experts.md`` says what moves and what cannot.
+
+        Args:
+            optimizer: one optimizer of the layer's experts, or all of them, such as a ``DistributedOptimizer``; None if
+                the experts are not trained. Parameters come and go in its groups, in place.
+            expert_ranks: the new map: for each expert the rank within the process set. None: a map that balances
+                :attr:`Statistics.expert_slots` of all ranks, near the present one; see
+                :func:`horocache.moe.placement.improved_map`.
+            rates: for a computed map: the speed of each rank, in any unit. None: equal.
+            memory: for a computed map: the experts that each rank can hold. None: as many as the fullest has now.
+
+        Returns:
+            The experts that have moved, with their old and new ranks within the process set.
+
+        Raises:
+            InvalidArgumentError: ranks differ in their arguments; an expert's parameter has a gradient that is not
+                zero, or a backward pass is to follow; an optimizer is missing, or has other groups or options on
+                another rank; the layer was pickled and has no ``expert_factory``.
+            UnsupportedError: ``prepare_ddp`` has prepared the layer, an optimizer keeps state that is not of one
+                parameter each, or a tensor is sharded or not dense.
+            PlacementError: the ranks have no memory for all experts.
+            InputFailedError: another rank raised one of these errors; names it.
+        """
+        session_set = self.process_set
+        if session_set.size() > 1:
+            session_set = _registered(session_set, self.name)
+        everyone = session_set if self.experts.holders is None else global_process_set
+        return Replacement(self, session_set, everyone, optimizer).run(expert_ranks, rates, memory)
 
     def close(self) -> None:
         """Give back the memory of the exchange. The next call connects the layer again.
@@ -225,13 +301,20 @@ class MoELayer(torch.nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the exchange, which belongs to this layer and session."""
-        return {**self.__dict__, "_connection": None}
+        """Return the state without the exchange and the calls, which belong to this layer and session."""
+        state = {**self.__dict__, "_connection": None}
+        del state["_plans"]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._plans = weakref.WeakSet()
         if not self._name_is_given:  # a copy beside the original has a name of its own
             self.name = f"layer{next(_numbers)}"
+
+    def _has_graph(self) -> bool:
+        """Return True if a backward pass of an earlier call may still follow: its outputs are alive."""
+        return any(plan.has_graph for plan in self._plans)
 
     def _connect(self, x: Any) -> Exchange:
         """Return the exchange; the first call of a session compares the arguments of all ranks."""
@@ -334,7 +417,8 @@ class MoELayer(torch.nn.Module):
     def _account(self, plan: Plan, routing: Routing) -> None:
         assert plan.report is not None
         slots = plan.route.slots
-        lost = self._statistics.count(slots, int(routing.dropped.sum()), plan.report)
+        lost = self._statistics.count(slots, plan.route.expert_slots(), int(routing.dropped.sum()), plan.report)
+        self._waits.add(plan.report.waited)
         if not lost:
             return
         causes = {

@@ -110,6 +110,20 @@ class DistributedMixin(WrappedOptimizer):
             self._reducer = with_parameters(self._reducer, self._new())
             self._let_go()
 
+    def _exchange_parameters(self, gone: Iterable[torch.Tensor], new: dict[torch.Tensor, str | None]) -> None:
+        """Follow parameters that have left the groups for other ranks, and those that have come from there.
+
+        Args:
+            gone: parameters that have left.
+            new: those that have come, with their names on the rank that had them, which must be equal on all holders. A
+                name that another parameter has here, as generated names may, is replaced by a generated one.
+        """
+        for param in gone:
+            self._names.pop(param, None)
+        used = set(self._names.values())
+        self._names.update({param: name for param, name in new.items() if name is not None and name not in used})
+        self._follow_groups()
+
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """Keep :meth:`step` from synchronizing within this context; :meth:`synchronize` must be called before.

@@ -59,6 +59,11 @@ def register(owner: Owner) -> None:
     _optimizers.add(owner)
 
 
+def distributed_optimizers() -> list[Any]:
+    """Return the distributed optimizers of this process that reduce gradients."""
+    return list(_optimizers)
+
+
 def check_no_conflict(reducer: GradientReducer) -> None:
     """Raise if ``reducer`` contends with another optimizer that has gradients in flight.
 

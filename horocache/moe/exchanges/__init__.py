@@ -4,6 +4,7 @@ An exchange moves a rank's batches of tokens to the ranks of their experts, and 
 equal bits; they differ in speed, in memory, and in whether a rank may leave early.
 """
 
+from horocache.moe.exchanges.adaptive_tau import AdaptiveTau
 from horocache.moe.exchanges.alltoall import Alltoall
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Exchange, Outcome, Report
@@ -11,6 +12,7 @@ from horocache.moe.exchanges.one_sided import OneSided
 from horocache.moe.exchanges.registry import Maker, Options, exchange_names, make_exchange
 
 __all__ = [
+    "AdaptiveTau",
     "Alltoall",
     "Call",
     "EarlyExit",

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
 from horocache.errors import InputFailedError, InvalidArgumentError, PeerLostError, ShutDownError, StallError
+from horocache.moe.exchanges.adaptive_tau import Countdown, Stay
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Outcome, Report, as_memory
+from horocache.moe.exchanges.trace import traced
 from horocache.moe.window import Window, WindowSpec, agree, register_window
 
 
@@ -52,8 +54,10 @@ class OneSided:
         self._window: Window | None = None
         self._closed = False
         early_exit.check_ranks(len(hosts), name)
+        self._countdown = Countdown(early_exit.rule)
         self._stall = _stall_limit()
 
+    @traced
     def run(self, call: Call) -> Report:
         """Run one exchange; see :class:`horocache.moe.exchanges.Exchange`.
 
@@ -63,12 +67,15 @@ class OneSided:
         """
         core = self.open(call.rows).core
         self._enter(call.rows, (call.row_bytes, call.result_row_bytes), call.lossless)
+        stay = Stay(call.rows, self.process_set.rank(), self._epsilon) if self._adapts(call.lossless) else None
         try:
             while True:
                 event, peer, rows, batch, result = core.next()
                 if event == "leave":
                     break
                 if event == "take":
+                    if stay is not None:
+                        stay.take(peer)
                     call.take(peer, as_memory(result))
                 elif event == "serve":
                     call.serve(peer, rows, as_memory(batch), as_memory(result))
@@ -80,6 +87,8 @@ class OneSided:
         except BaseException as error:
             core.fail(self._reason(error))
             raise
+        if stay is not None:
+            self._countdown.add(stay.end())
         report = Report([Outcome(number) for number in core.outcomes()], core.served(), core.waited())
         if call.lossless or not self.early_exit.drops:
             self._check_complete(call, report)
@@ -127,17 +136,37 @@ class OneSided:
         return self._window
 
     def _enter(self, rows: Sequence[int], row_bytes: tuple[int, int], lossless: bool) -> None:
-        exit_early = EarlyExit() if lossless else self.early_exit
-        others = len(self._hosts) - 1
+        tau = math.inf if lossless else self.tau
+        limit = None if lossless else self.early_exit.limit
+        # The first calls of an adaptive tau lose nothing.
+        waits_for_room = lossless or not self.early_exit.drops or (self._countdown.adapts and tau == math.inf)
         self.window.core.enter(
             list(rows),
             self.window.tags[lossless],
             row_bytes,
-            others if exit_early.epsilon is None else exit_early.epsilon,
-            exit_early.tau,
-            self._stall if exit_early.limit is None else exit_early.limit,
-            not exit_early.drops,
+            len(self._hosts) - 1 if lossless else self._epsilon,
+            tau,
+            self._stall if limit is None else limit,
+            waits_for_room,
         )
+
+    @property
+    def round(self) -> int:
+        """The number of the last call of the window, which other layers may share; 0 before the first."""
+        return 0 if self._window is None else self._window.core.round
+
+    @property
+    def tau(self) -> float:
+        """The countdown of this rank's next call that may leave early, in seconds."""
+        return self._countdown.tau
+
+    @property
+    def _epsilon(self) -> int:
+        epsilon = self.early_exit.epsilon
+        return len(self._hosts) - 1 if epsilon is None else epsilon
+
+    def _adapts(self, lossless: bool) -> bool:
+        return self._countdown.adapts and not lossless
 
     def _reason(self, error: BaseException) -> str:
         return f"rank {context.rank()} failed in layer {self.name!r}: {type(error).__name__}: {error}"

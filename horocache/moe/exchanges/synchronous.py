@@ -15,6 +15,7 @@ from horocache.core import context
 from horocache.core.process_set import ProcessSet
 from horocache.errors import InputFailedError, InternalError, InvalidArgumentError
 from horocache.moe.exchanges.exchange import Call, Memory, Outcome, Report
+from horocache.moe.exchanges.trace import traced
 
 __all__ = ["Synchronous"]
 
@@ -42,7 +43,9 @@ class Synchronous(ABC):
         self.rank = process_set.rank()
         self._global_rank = context.rank()
         self._closed = False
+        self.round = 0  # the number of the last call
 
+    @traced
     def run(self, call: Call) -> Report:
         """Run one exchange; all ranks of the process set call it.
 
@@ -53,6 +56,7 @@ class Synchronous(ABC):
         """
         if self._closed:
             raise InvalidArgumentError(f"the exchange of layer {self.name!r} was closed; make another one")
+        self.round += 1
         names = f"moe.{self.name}.{'lossless' if call.lossless else 'forward'}"
         rows = list(call.rows)
         batches, parts = _parts(rows, call.row_bytes)

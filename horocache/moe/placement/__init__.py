@@ -7,7 +7,7 @@ arguments, which gives equal results.
 
 from horocache.moe.placement.drawing import draw
 from horocache.moe.placement.errors import PlacementError
-from horocache.moe.placement.experts import Move, Placement, moves, place_experts
+from horocache.moe.placement.experts import Move, Placement, improved_map, moves, place_experts
 from horocache.moe.placement.model import GroupCost
 from horocache.moe.placement.sharding import Sharding, shard
 from horocache.moe.placement.topology import Topology, Workload
@@ -21,6 +21,7 @@ __all__ = [
     "Topology",
     "Workload",
     "draw",
+    "improved_map",
     "moves",
     "place_experts",
     "shard",

@@ -47,6 +47,17 @@ class TimelineTest : public ::testing::Test {
   Timeline& timeline_ = *shared_;
 };
 
+TEST_F(TimelineTest, HasTheExchangesOfLayersOfExpertsWhileItIsOn) {
+  timeline_.AddExchange("experts of layer", "BEFORE", "{}", 1, 2);
+  ASSERT_TRUE(timeline_.Start(folder_ / "t.json", false, {}).ok());
+  timeline_.AddExchange("experts of layer", "EXCHANGE", "{\"round\":1}", 1'000, 2'000);
+  timeline_.Stop();
+  const std::string text = Read("t.json");
+  EXPECT_EQ(Count(text, "BEFORE"), 0);
+  EXPECT_EQ(Count(text, "\"EXCHANGE\""), 1);
+  EXPECT_EQ(Count(text, "\"args\":{\"round\":1}"), 1);
+}
+
 TEST_F(TimelineTest, StartsAndStopsAndHasTheRecordsInBetween) {
   EXPECT_FALSE(timeline_.on());
   EXPECT_FALSE(timeline_.Stop());

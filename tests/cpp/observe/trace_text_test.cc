@@ -109,6 +109,15 @@ TEST(TraceText, ATaskIsASpanInTheRowOfItsThread) {
 {"ph":"X","name":"next","pid":2,"tid":1,"cat":"task","ts":4.000,"dur":0.000})");
 }
 
+TEST(TraceText, AnExchangeIsASpanWithItsArgumentsInTheRowOfItsLayer) {
+  TraceText text = Text();
+  text.AddExchange("experts of \"a\"", "EXCHANGE", R"({"round":7,"dropped":{"own_timeout":{"1":3}}})", 1'000, 3'500);
+  text.AddExchange("experts of \"a\"", "EXCHANGE_LOSSLESS", "{}", 4'000, 4'500);
+  EXPECT_EQ(Take(&text), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"experts of \"a\""}},
+{"ph":"X","name":"EXCHANGE","pid":2,"tid":1,"cat":"exchange","ts":1.000,"dur":2.500,"args":{"round":7,"dropped":{"own_timeout":{"1":3}}}},
+{"ph":"X","name":"EXCHANGE_LOSSLESS","pid":2,"tid":1,"cat":"exchange","ts":4.000,"dur":0.500,"args":{}})");
+}
+
 TEST(TraceText, RoundsAndDroppedRecordsAreInstants) {
   TraceText text = Text();
   text.AddRound(1, 12, 34'567);

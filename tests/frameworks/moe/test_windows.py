@@ -19,7 +19,8 @@ from horocache.errors import (
     ShutDownError,
     UnsupportedError,
 )
-from horocache.moe.exchanges import EarlyExit, OneSided, Outcome
+from horocache.moe.exchanges import AdaptiveTau, EarlyExit, OneSided, Outcome
+from horocache.moe.waits import RecentWaits, gather_waits
 from horocache.moe.window import WindowSpec, agree, register_window
 
 
@@ -277,6 +278,32 @@ def test_m7_a_late_rank_loses_its_tokens_and_delays_no_other():
     hc.barrier()
 
 
+@on_ranks(3)
+def test_metrics_count_lost_rows_by_cause_and_rank_of_the_job():
+    pair = hc.add_process_set([1, 2])
+    if own() == 0:
+        hc.barrier()
+        return
+    exchange = opened(tokens=4, process_set=pair, epsilon=0, tau=0.0)
+    exchange.open()
+    echo = Numbers([2, 3])
+    echo.pack = lambda peer, memory: None
+    echo.serve = lambda peer, rows, batch, result: None
+    echo.take = lambda peer, result: None
+    hc.barrier(pair)
+    if own() == 1:
+        exchange.run(echo)
+    hc.barrier(pair)
+    if own() == 2:
+        exchange.run(echo)
+    hc.barrier(pair)
+    metrics = hc.metrics()
+    lost = {name: value for name, value in metrics.items() if name.startswith("moe_rows_") and "." in name}
+    assert lost == [{"moe_rows_own_timeout.2": 3}, {"moe_rows_host_left.1": 2}][own() - 1]
+    assert metrics["moe_rows_host_left.0"] == 0 and metrics["moe_rows_own_timeout"] == (3 if own() == 1 else 0)
+    hc.barrier()
+
+
 @on_ranks(2)
 def test_an_expert_that_gets_a_failure_of_another_collective_ends_the_call_on_all_ranks():
     exchange = opened()
@@ -318,3 +345,43 @@ def test_after_shutdown_a_window_says_so():
     hc.init()
     again = opened()
     again.run(Numbers([1, 1]))
+
+
+@on_ranks(2)
+def test_an_adaptive_tau_loses_nothing_at_first_and_then_leaves_a_late_rank():
+    rule = AdaptiveTau(first=3, calls=3, margin=1.0, least=0.0, most=0.0)
+    exchange = opened(tokens=4, epsilon=0, tau=rule)
+    for step in range(3):
+        assert exchange.tau == math.inf
+        assert exchange.run(Numbers([1, 1], step)).outcomes == [Outcome.DELIVERED] * 2
+        exchange.run(Numbers([1, 1], step, lossless=True))  # takes no part in the record
+    assert exchange.tau == 0.0
+    hc.barrier()
+    if own() == 0:
+        assert exchange.run(Numbers([1, 1])).outcomes == [Outcome.DELIVERED, Outcome.OWN_TIMEOUT]
+    hc.barrier()
+    if own() == 1:
+        assert exchange.run(Numbers([1, 1])).outcomes == [Outcome.HOST_LEFT, Outcome.DELIVERED]
+    hc.barrier()
+    assert exchange.run(Numbers([1, 1], lossless=True)).outcomes == [Outcome.DELIVERED] * 2
+
+
+@on_ranks(3)
+def test_the_wait_matrix_has_the_row_of_each_rank_and_is_equal_on_all():
+    waits = RecentWaits(3, calls=4)
+    empty = gather_waits("layer", waits, 0.5, hc.global_process_set)
+    assert empty.shape == (3, 3) and not empty.any()
+    for call in range(6):  # the first two are forgotten
+        waits.add([10.0 * own() + peer + call / 8 if peer != own() else 0.0 for peer in range(3)])
+    for quantile, call in [(0.0, 2), (0.5, 3), (0.75, 4), (1, 5)]:
+        matrix = gather_waits("layer", waits, quantile, hc.global_process_set)
+        want = [[10.0 * i + j + call / 8 if i != j else 0.0 for j in range(3)] for i in range(3)]
+        assert matrix.tolist() == want, quantile
+    waits.clear()
+    assert len(waits) == 0
+    with pytest.raises(MismatchError, match=r"wait matrix.*rank 0 has quantile = '0.5', but rank 2 has '1.0'"):
+        gather_waits("layer", waits, 1.0 if own() == 2 else 0.5, hc.global_process_set)
+    with pytest.raises(MismatchError, match=r"rank 0 has quantile = '0.5', but rank 2 has '2.0'"):
+        gather_waits("layer", waits, 2.0 if own() == 2 else 0.5, hc.global_process_set)
+    with pytest.raises(InvalidArgumentError, match="waited for 2 ranks, and the layer has 3"):
+        waits.add([0.0, 0.0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.moe.placement import Move, PlacementError, moves, place_experts
+from horocache.moe.placement import Move, PlacementError, improved_map, moves, place_experts
 from tests.unit.moe.brute_force import best_placement
 
 
@@ -141,3 +141,37 @@ def test_moves_are_the_experts_whose_rank_changes():
 def test_moves_of_bad_placements_are_errors(old, new, message):
     with pytest.raises(InvalidArgumentError, match=message):
         moves(old, new)
+
+
+def test_an_improved_map_is_near_the_current_one():
+    assert improved_map([4, 3, 1, 0], [0, 0, 1, 1], 2) == [1, 0, 0, 1]
+    assert improved_map([2, 2, 2, 2], [1, 0, 1, 0], 2) == [1, 0, 1, 0]  # equal, so nothing moves
+    assert improved_map([0, 0, 0], [0, 1, 0], 2) == [0, 1, 0]
+    assert improved_map([10, 10.3], [0, 0], 2, memory=[2, 2]) in ([0, 1], [1, 0])
+    assert improved_map([100, 99, 1, 0], [0, 1, 0, 1], 2) == [0, 1, 0, 1]  # a gain of 1 in 101 is too small
+    assert improved_map([100, 99, 1, 0], [0, 1, 0, 1], 2, gain=0.0) == [1, 0, 0, 1]
+
+
+def test_an_improved_map_follows_memory_and_rates():
+    assert improved_map([1, 1, 1], [0, 1, 2], 3, memory=[3, 0, 0]) == [0, 0, 0]
+    faster = improved_map([1, 1, 1, 1], [0, 0, 1, 1], 2, rates=[3, 1], memory=[4, 4])
+    assert faster.count(0) == 3
+    with pytest.raises(PlacementError, match="memory for 1 more is missing"):
+        improved_map([1, 1, 1], [0, 1, 0], 2, memory=[1, 1])
+    with pytest.raises(InvalidArgumentError, match="current has rank 2"):
+        improved_map([1, 1], [0, 2], 2)
+    with pytest.raises(InvalidArgumentError, match="gain is 2"):
+        improved_map([1, 1], [0, 1], 2, gain=2)
+    with pytest.raises(InvalidArgumentError, match="a rate for each rank"):
+        improved_map([1, 1], [0, 1], 2, rates=[1.0])
+
+
+def test_an_improved_map_is_never_worse_than_the_current_one():
+    generator = np.random.default_rng(5)
+    for _ in range(100):
+        experts, ranks = int(generator.integers(1, 20)), int(generator.integers(1, 6))
+        loads, now = generator.integers(0, 50, experts), generator.integers(0, ranks, experts)
+        new = improved_map(loads, now, ranks)
+        before, after = (np.bincount(each, weights=loads, minlength=ranks).max() for each in (now, new))
+        assert after <= before
+        assert np.bincount(new, minlength=ranks).max() <= np.bincount(now, minlength=ranks).max()

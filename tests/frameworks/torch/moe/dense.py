@@ -20,6 +20,22 @@ class Expert(torch.nn.Module):
         return self.down(torch.tanh(self.up(x))) * (1 + self.number)
 
 
+class ByFirst(torch.nn.Module):
+    """A gate that sends a token to the expert that is its first element."""
+
+    def __init__(self, experts):
+        super().__init__()
+        self.experts = experts
+
+    def forward(self, x, used_token=None):
+        from horocache.torch.moe import Routing
+
+        chosen = x.detach()[:, :1].long()
+        none = torch.zeros(self.experts, dtype=torch.int64)
+        counts = torch.bincount(chosen.flatten(), minlength=self.experts)
+        return Routing(chosen, torch.ones(chosen.shape), x.sum() * 0, counts, none)
+
+
 def tokens_of(rank, count, hidden, dtype, seed=7):
     """Tokens and the gradients of their outputs; equal in every process."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
