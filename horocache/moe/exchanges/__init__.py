@@ -8,6 +8,7 @@ from horocache.moe.exchanges.alltoall import Alltoall
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Exchange, Outcome, Report
 from horocache.moe.exchanges.one_sided import OneSided
+from horocache.moe.exchanges.padded import Padded
 from horocache.moe.exchanges.registry import Maker, Options, exchange_names, make_exchange
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "OneSided",
     "Options",
     "Outcome",
+    "Padded",
     "Report",
     "exchange_names",
     "make_exchange",

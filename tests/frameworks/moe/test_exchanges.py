@@ -128,10 +128,75 @@ def test_rows_of_another_length_are_an_error_that_names_both(kind):
         exchange.run(call)
 
 
-def test_an_exchange_that_waits_for_all_refuses_early_exit():
+@pytest.mark.parametrize("kind", exchange_names())
+@on_ranks(2)
+def test_rows_of_another_length_beside_a_failure_are_that_failure(kind):
+    import horocache as hc
+    from horocache.errors import InputFailedError
+
+    exchange = make_exchange(kind, Options("a", hc.global_process_set, (True,) * 2, 32, RESULT, max_tokens=8))
+    call = PatternCall(hc.rank(), [1, 1], 1, fail_at="pack" if hc.rank() == 1 else None)
+    call.row_bytes = ROW + 8 * hc.rank()
+    with pytest.raises((ValueError, InputFailedError), match="broken pack"):
+        exchange.run(call)
+
+
+@pytest.mark.parametrize("kind", exchange_names())
+@on_ranks(1, 2)
+def test_a_closed_exchange_refuses_calls_by_name(kind):
+    import horocache as hc
+
+    exchange = make_exchange(kind, Options("a", hc.global_process_set, (True,) * hc.size(), ROW, RESULT, max_tokens=8))
+    exchange.run(PatternCall(hc.rank(), [1] * hc.size(), 0))
+    exchange.close()
+    with pytest.raises(InvalidArgumentError, match="layer 'a' was closed"):
+        exchange.run(PatternCall(hc.rank(), [1] * hc.size(), 1))
+
+
+def moved_by(kind, all_rows, rank):
+    """The bytes of the tensors that a rank submits in one call, by the model of each exchange."""
+    most = max(max(rows) for rows in all_rows)
+    sent, served = sum(all_rows[rank]), sum(rows[rank] for rows in all_rows)
+    size = len(all_rows)
+    return {
+        "alltoall": 2 * 8 + sent * ROW + served * RESULT,
+        "padded": 2 * 4 * 8 + size * (8 + most * ROW) + size * (8 + most * RESULT),
+        "one_sided": 0,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", exchange_names())
+@on_ranks(2, 4)
+def test_the_bytes_moved_are_those_of_the_model_and_the_cache_answers_for_any_number_of_rows(kind):
+    import horocache as hc
+
+    size, rank = hc.size(), hc.rank()
+    exchange = make_exchange(kind, Options("a", hc.global_process_set, (True,) * size, ROW, RESULT, max_tokens=8))
+    exchange.run(PatternCall(rank, [1] * size, 0))
+    hc.barrier()
+    for number in range(1, 5):
+        all_rows = [
+            [(number + 2 * sender * receiver + sender) % 7 for receiver in range(size)] for sender in range(size)
+        ]
+        before = hc.metrics()
+        exchange.run(PatternCall(rank, all_rows[rank], number))
+        after = hc.metrics()
+        assert after["payload_bytes"] - before["payload_bytes"] == moved_by(kind, all_rows, rank)
+        assert after["cache_misses"] == before["cache_misses"]
+        written = sum(all_rows[rank]) * ROW + sum(rows[rank] for rows in all_rows) * RESULT
+        if kind == "one_sided":
+            assert after["moe_bytes_written"] - before["moe_bytes_written"] == written
+        hc.barrier()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in exchange_names() if kind != "one_sided"])
+def test_an_exchange_that_waits_for_all_refuses_early_exit(kind):
     for early in (EarlyExit(epsilon=0), EarlyExit(tau=0.1), EarlyExit(limit=5)):
-        with pytest.raises(UnsupportedError, match="alltoall"):
-            chosen_exchange("alltoall", early)
+        with pytest.raises(UnsupportedError, match=kind):
+            chosen_exchange(kind, early)
+
+
+def test_an_exchange_that_does_not_exist_is_an_error_with_the_names_of_the_others():
     with pytest.raises(InvalidArgumentError, match="alltoall"):
         chosen_exchange("pigeon", EarlyExit())
 
