@@ -7,6 +7,7 @@ equal bits; they differ in speed, in memory, and in whether a rank may leave ear
 from horocache.moe.exchanges.alltoall import Alltoall
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Exchange, Outcome, Report
+from horocache.moe.exchanges.hierarchical import Hierarchical
 from horocache.moe.exchanges.one_sided import OneSided
 from horocache.moe.exchanges.padded import Padded
 from horocache.moe.exchanges.registry import Maker, Options, exchange_names, make_exchange
@@ -16,6 +17,7 @@ __all__ = [
     "Call",
     "EarlyExit",
     "Exchange",
+    "Hierarchical",
     "Maker",
     "OneSided",
     "Options",

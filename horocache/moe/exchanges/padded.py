@@ -37,8 +37,13 @@ class Padded(Synchronous):
         """Send each rank its part, padded; return the true rows that came, and their number from each rank."""
         most = self.check_row_bytes(row_bytes)
         padded = pad(parts, rows, row_bytes, most)
-        received, _ = collectives.alltoall(padded, [len(padded) // self.size] * self.size, name, self.process_set)
+        splits = [len(padded) // self.size] * self.size
+        received, _ = collectives.alltoall(padded, splits, name, self.process_set, backend=self.backend())
         return strip(received, self.size, row_bytes)
+
+    def backend(self) -> str | None:
+        """Return the backend of the alltoalls; None: the selector chooses it."""
+        return None
 
     def check_row_bytes(self, row_bytes: int) -> int:
         """Return the most rows that a rank has for another in this call.

@@ -37,15 +37,15 @@ def expected_rows(me, ranks, hosts):
     return rows, tuple(counts)
 
 
-@pytest.mark.parametrize("kind", exchange_names())
+@pytest.mark.parametrize("moe_exchange", exchange_names())
 @on_ranks(1, 2, 3, 5, 8)
-def test_m16_tokens_arrive_once_by_source_rank_and_token_and_their_sum_comes_back(kind):
+def test_m16_tokens_arrive_once_by_source_rank_and_token_and_their_sum_comes_back(moe_exchange):
     import horocache as hc
 
     rank, ranks = hc.rank(), hc.size()
     hosts = [(5 * expert + 1) % ranks for expert in range(ranks + 2)]
     x, chosen, weights = routing_of(rank, len(hosts))
-    came, experts, slots, handle = dispatch(x, chosen, weights, expert_ranks=hosts, name="a", exchange=kind)
+    came, experts, slots, handle = dispatch(x, chosen, weights, expert_ranks=hosts, name="a", exchange=moe_exchange)
     wanted, counts = expected_rows(rank, ranks, hosts)
     assert handle.rows_received == counts and handle.rows == len(wanted) == len(came)
     for row, (token, numbers, factors) in enumerate(wanted):
@@ -64,17 +64,17 @@ def test_m16_tokens_arrive_once_by_source_rank_and_token_and_their_sum_comes_bac
     assert (returned == np.where(chosen >= 0, weights, 0)).all()
 
 
-@on_ranks(1, 3, 4)
+@on_ranks(1, 3, 4, knobs={"moe_exchange": "hierarchical"})
 def test_m16_all_exchanges_give_equal_bits_in_every_element_type():
     import horocache as hc
 
     for dtype in (np.float16, np.float32, np.float64):
         found = set()
-        for kind in exchange_names():
+        for moe_exchange in exchange_names():
             x, chosen, weights = routing_of(hc.rank(), 6)
-            name = f"{kind}.{np.dtype(dtype).name}"
+            name = f"{moe_exchange}.{np.dtype(dtype).name}"
             came, _, slots, handle = dispatch(
-                x.astype(dtype), chosen, weights.astype(np.float64), num_experts=6, name=name, exchange=kind
+                x.astype(dtype), chosen, weights.astype(np.float64), num_experts=6, name=name, exchange=moe_exchange
             )
             out = combine(came / 3, handle)
             assert out.dtype == came.dtype == dtype and slots.dtype == np.float64
@@ -82,13 +82,13 @@ def test_m16_all_exchanges_give_equal_bits_in_every_element_type():
         assert len(found) == 1
 
 
-@pytest.mark.parametrize("kind", exchange_names())
+@pytest.mark.parametrize("moe_exchange", exchange_names())
 @on_ranks(3)
-def test_m16_an_unchanged_routing_sends_tokens_only_and_no_new_control_messages(kind):
+def test_m16_an_unchanged_routing_sends_tokens_only_and_no_new_control_messages(moe_exchange):
     import horocache as hc
 
     x, chosen, _ = routing_of(hc.rank(), 4, tokens=6)
-    came, experts, _, handle = dispatch(x, chosen, num_experts=4, name="a", exchange=kind)
+    came, experts, _, handle = dispatch(x, chosen, num_experts=4, name="a", exchange=moe_exchange)
     for step in range(2):  # the first calls fill the cache
         combine(dispatch(x * step, handle=handle)[0], handle)
     hc.barrier()
@@ -101,7 +101,7 @@ def test_m16_an_unchanged_routing_sends_tokens_only_and_no_new_control_messages(
     after = hc.metrics()
     hc.barrier()
     assert after["cache_misses"] == before["cache_misses"]
-    if kind == "one_sided":
+    if moe_exchange == "one_sided":
         for counter in ("rounds", "control_bytes", "operations"):
             assert after[counter] == before[counter], counter
         row = 8 + 4 * HIDDEN + 4  # header, token, and the rest of a multiple of 8
@@ -109,9 +109,9 @@ def test_m16_an_unchanged_routing_sends_tokens_only_and_no_new_control_messages(
         assert after["moe_bytes_written"] - before["moe_bytes_written"] == moved
 
 
-@pytest.mark.parametrize("kind", exchange_names())
+@pytest.mark.parametrize("moe_exchange", exchange_names())
 @on_ranks(4)
-def test_m16_handles_serve_several_layers_and_process_sets_in_any_order(kind):
+def test_m16_handles_serve_several_layers_and_process_sets_in_any_order(moe_exchange):
     import horocache as hc
 
     pairs = [hc.add_process_set([0, 2]), hc.add_process_set([1, 3])]
@@ -119,28 +119,28 @@ def test_m16_handles_serve_several_layers_and_process_sets_in_any_order(kind):
     made = []
     for number, where in enumerate([hc.global_process_set, mine, hc.global_process_set]):
         x, chosen, _ = routing_of(10 * number + hc.rank(), 5, tokens=4 + number)
-        sent = dispatch(x, chosen, num_experts=5, name=f"layer{number}", process_set=where, exchange=kind)
+        sent = dispatch(x, chosen, num_experts=5, name=f"layer{number}", process_set=where, exchange=moe_exchange)
         made.append((x, sent[0], sent[3]))
     for order in ([2, 0, 1], [1, 1, 2], [0, 2, 1]):
         for number in order:
             x, came, handle = made[number]
             for name in (None, f"other{number}"):
-                again, _, weights, same = dispatch(x, handle=handle, name=name, exchange=kind)
+                again, _, weights, same = dispatch(x, handle=handle, name=name, exchange=moe_exchange)
                 assert (again == came).all() and same is handle and weights is None
                 visits = np.sum([np.isin(np.arange(len(x)), tokens) for tokens in handle.route.tokens], axis=0)
                 assert np.allclose(combine(again, handle, name=name), x * visits[:, np.newaxis])
 
 
-@pytest.mark.parametrize("kind", exchange_names())
+@pytest.mark.parametrize("moe_exchange", exchange_names())
 @on_ranks(3)
-def test_m15_a_mistake_of_one_rank_is_an_error_on_all_in_first_and_later_calls(kind):
+def test_m15_a_mistake_of_one_rank_is_an_error_on_all_in_first_and_later_calls(moe_exchange):
     import horocache as hc
 
     wrong = hc.rank() == 1
     x, chosen, weights = routing_of(hc.rank(), 4, tokens=3)
 
     def fails(what, *arguments, **options):
-        options = {"num_experts": 4, "name": "a", "exchange": kind} | options
+        options = {"num_experts": 4, "name": "a", "exchange": moe_exchange} | options
         with pytest.raises((InvalidArgumentError, UnsupportedError) if wrong else InputFailedError) as raised:
             dispatch(*arguments, **{key: value for key, value in options.items() if value is not None})
         assert what in str(raised.value) and "rank 1" in str(raised.value)
@@ -152,7 +152,7 @@ def test_m15_a_mistake_of_one_rank_is_an_error_on_all_in_first_and_later_calls(k
         fails("expert_ranks", x, chosen, expert_ranks=[0, 1, 2, 2 + wrong], num_experts=None)
         fails("num_experts", x, chosen, num_experts=0 if wrong else 4)
         fails("int64", x.astype(np.int64) if wrong else x, chosen)
-        came, _, _, handle = dispatch(x, chosen, num_experts=4, name="a", exchange=kind)
+        came, _, _, handle = dispatch(x, chosen, num_experts=4, name="a", exchange=moe_exchange)
         with pytest.raises(InvalidArgumentError if wrong else InputFailedError, match="rows"):
             combine(came[:-1] if wrong else came, handle)
         fails("leave out", x, chosen if wrong else None, handle=handle, num_experts=None)
@@ -160,19 +160,19 @@ def test_m15_a_mistake_of_one_rank_is_an_error_on_all_in_first_and_later_calls(k
         assert combine(came, handle).shape == x.shape
 
 
-@pytest.mark.parametrize("kind", exchange_names())
+@pytest.mark.parametrize("moe_exchange", exchange_names())
 @on_ranks(2)
-def test_m14_ranks_that_differ_are_an_error_on_all_that_names_both(kind):
+def test_m14_ranks_that_differ_are_an_error_on_all_that_names_both(moe_exchange):
     import horocache as hc
 
     rank = hc.rank()
     x, chosen, weights = np.ones((2, HIDDEN), np.float32), np.array([[0, 1], [1, 0]]), np.ones((2, K), np.float32)
     with pytest.raises(MismatchError, match=r"rank 0 has hidden = 3, but rank 1 has 4"):
-        dispatch(np.ones((2, HIDDEN + rank)), chosen, num_experts=2, name="a", exchange=kind)
+        dispatch(np.ones((2, HIDDEN + rank)), chosen, num_experts=2, name="a", exchange=moe_exchange)
     with pytest.raises(MismatchError, match=r"expert_ranks = \(0, 1\), but rank 1 has \(1, 0\)"):
-        dispatch(x, chosen, expert_ranks=[rank, 1 - rank], name="a", exchange=kind)
-    _, _, _, first = dispatch(x, chosen, num_experts=2, name="a", exchange=kind)
-    _, _, _, second = dispatch(x, chosen, num_experts=2, name="a", exchange=kind)
+        dispatch(x, chosen, expert_ranks=[rank, 1 - rank], name="a", exchange=moe_exchange)
+    _, _, _, first = dispatch(x, chosen, num_experts=2, name="a", exchange=moe_exchange)
+    _, _, _, second = dispatch(x, chosen, num_experts=2, name="a", exchange=moe_exchange)
     with pytest.raises((MismatchError, InputFailedError), match=r"handle 3.*handle 4|handle 4.*handle 3"):
         dispatch(x, handle=(first, second)[rank])
     with pytest.raises((MismatchError, InputFailedError)):

@@ -16,10 +16,15 @@ from .dense import Expert, tokens_of
 HIDDEN = 6
 
 
-def made(kind, experts, k, dtype, hosts):
+def made(moe_exchange, experts, k, dtype, hosts):
     torch.manual_seed(3)
     factory = partial(Expert, HIDDEN)
-    options = {"min_capacity": 2, "expert_ranks": hosts, "exchange": kind, "name": f"{kind}.{dtype}.{experts}.{k}"}
+    options = {
+        "min_capacity": 2,
+        "expert_ranks": hosts,
+        "exchange": moe_exchange,
+        "name": f"{moe_exchange}.{dtype}.{experts}.{k}",
+    }
     return MoELayer(HIDDEN, factory, experts, k, **options).to(dtype)
 
 
@@ -42,27 +47,30 @@ def bits_of_a_run(layer, dtype, calls=2):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-@on_ranks(1, 2, 3, 4, 8)
+@on_ranks(1, 2, 3, 4, 8, knobs={"moe_exchange": "hierarchical"})
 def test_m1_m2_all_exchanges_give_equal_bits(dtype):
     import horocache as hc
 
     ranks = hc.size()
     kind_of = getattr(torch, dtype)
     for experts, k, hosts in [(ranks + 1, 2, None), (2 * ranks, 1, [ranks - 1 - e % ranks for e in range(2 * ranks)])]:
-        runs = {kind: bits_of_a_run(made(kind, experts, k, kind_of, hosts), kind_of) for kind in exchange_names()}
+        runs = {
+            moe_exchange: bits_of_a_run(made(moe_exchange, experts, k, kind_of, hosts), kind_of)
+            for moe_exchange in exchange_names()
+        }
         wanted = runs["alltoall"]
         assert any(any(each) for each in wanted)
-        for kind, found in runs.items():
-            assert found == wanted, (kind, [one == other for one, other in zip(found, wanted, strict=True)])
+        for moe_exchange, found in runs.items():
+            assert found == wanted, (moe_exchange, [one == other for one, other in zip(found, wanted, strict=True)])
 
 
-@pytest.mark.parametrize("kind", exchange_names())
+@pytest.mark.parametrize("moe_exchange", exchange_names())
 @on_ranks(4)
-def test_m15_tokens_of_another_length_on_one_rank_are_an_error_on_all_and_the_layer_goes_on(kind):
+def test_m15_tokens_of_another_length_on_one_rank_are_an_error_on_all_and_the_layer_goes_on(moe_exchange):
     import horocache as hc
     from horocache.errors import InputFailedError, InvalidArgumentError
 
-    layer = made(kind, 4, 2, torch.float32, None)
+    layer = made(moe_exchange, 4, 2, torch.float32, None)
     for _ in range(2):
         wrong = hc.rank() == 2
         x, _ = tokens_of(hc.rank(), 4, HIDDEN + wrong, torch.float32)

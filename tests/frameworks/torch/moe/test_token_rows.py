@@ -129,7 +129,7 @@ class Mixture(torch.nn.Module):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-@on_ranks(1, 3, 8)
+@on_ranks(1, 3, 8, knobs={"moe_exchange": "hierarchical"})
 def test_m1_m16_a_mixture_made_of_them_equals_the_layer_with_equal_bits_on_all_exchanges(dtype):
     import horocache as hc
 
