@@ -54,7 +54,8 @@ def on_ranks(*sizes: int, run: Callable[..., Any] = run_ranks, init: bool = True
     """Make a function a test that runs on every rank of a job.
 
     Each rank calls ``horocache.init()`` before the function and ``horocache.shutdown()`` after it. The ranks get the
-    test's parameters, and the names of its module that it uses, by value. A parameter ``binding`` also sets that knob.
+    test's parameters, and the names of its module that it uses, by value. The parameters
+    ``binding`` and ``moe_exchange`` also set these knobs.
 
     Args:
         sizes: the numbers of ranks; the test runs with each of them.
@@ -79,7 +80,7 @@ def on_ranks(*sizes: int, run: Callable[..., Any] = run_ranks, init: bool = True
         @functools.wraps(body)
         def test(**case: Any) -> None:
             size = case.pop("_size") if len(sizes) > 1 else sizes[0]
-            knobs = {"binding": case["binding"]} if "binding" in case else {}
+            knobs = {name: case[name] for name in ("binding", "moe_exchange") if name in case}
             run(on_a_rank, size, args=(case,), **{**options, "knobs": {**options.get("knobs", {}), **knobs}})
 
         if len(sizes) == 1:

@@ -162,11 +162,7 @@ def _make_runtime(
         arguments = {**arguments, "library_path": library_path.library_path()}
     if knobs["flight_record"][1] == "default":
         arguments = {**arguments, "flight_record": flight_files.default_folder(launcher_environment.own_environment())}
-    programs = b""
-    if folders := knobs["programs"][0]:
-        from horocache.lang import registry  # noqa: PLC0415  (only jobs with programs need the compiler)
-
-        programs = registry.install(folders, any_order=knobs["programs_any_order"][0] in ("1", "true"))
+    programs = _programs(knobs, _size_of(job, arguments))
     tuning = _tuning_rules(arguments, knobs, job)
     make_tuner = _tuner_maker(arguments, knobs, job)
     backends = _user_backends()
@@ -183,6 +179,27 @@ def _make_runtime(
         runtime = cast(Runtime, made)
     tunes = make_tuner is not None and runtime.rank == 0 and runtime.size > 1
     return runtime, make_tuner(runtime, tuning) if make_tuner is not None and tunes else None
+
+
+def _programs(knobs: Mapping[str, tuple[str, str]], size: int) -> bytes:
+    """Return the compiled programs of the job, encoded; empty if it has none."""
+    two_level_exchange = knobs["moe_exchange"][0] == "hierarchical"
+    folders = knobs["programs"][0]
+    if not folders and not two_level_exchange:
+        return b""
+    from horocache.lang import registry, two_level  # noqa: PLC0415  (only jobs with programs need the compiler)
+
+    any_order = knobs["programs_any_order"][0] in ("1", "true")
+    return registry.install(folders, any_order, two_level.library(size) if two_level_exchange else ())
+
+
+def _size_of(job: mpi.Job, arguments: Mapping[str, str]) -> int:
+    """Return the number of ranks, as far as it is known before the start; 1 if it is not."""
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    if job.communicator is not None:
+        return int(job.communicator.Get_size())
+    return len(job.ranks) or int(arguments.get("size", _core.identity()["size"]))
 
 
 def _user_backends() -> list[tuple[str, list[str], list[str], list[str]]]:

@@ -43,6 +43,8 @@ class Session:
         "arguments",
         "checks_finite",
         "compressed",
+        "dispatch_channels",
+        "dispatch_handles",
         "job",
         "logs_layers",
         "next_number",
@@ -87,6 +89,8 @@ class Session:
         self.compressed = CompressedBytes()
         self.residuals = Residuals()
         self.windows: dict[Any, Any] = {}  # of one-sided exchanges; see horocache.moe.window
+        self.dispatch_channels: dict[Any, Any] = {}  # by process set and name; see horocache.moe.channel
+        self.dispatch_handles: Counter[Any] = Counter()  # by process set: handles of horocache.moe.dispatch
         # handle -> (finish, state): finish(state, answer of the core) is the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
         # The same for operations that the core has forgotten, because a wait for them and others was interrupted.
@@ -123,6 +127,7 @@ class Session:
         self.outcomes.clear()
         self.residuals.forget()
         self.windows.clear()
+        self.dispatch_channels.clear()
         self.forget_stacks()
         for made in self._aliases:
             made.process_set_id = None

@@ -141,12 +141,13 @@ def _types(program: CompiledProgram, any_order: bool) -> tuple[str, ...] | None:
     return _EXACT_TYPES
 
 
-def install(folders: str, any_order: bool) -> bytes:
+def install(folders: str, any_order: bool, by_name: Sequence[tuple[str, CompiledProgram]] = ()) -> bytes:
     """Encode a job's programs and their selector rules for the core.
 
     Args:
         folders: the knob ``programs``: folders, separated by colons.
         any_order: the knob ``programs_any_order``: True if floating-point sums may be in another order than rank order.
+        by_name: more programs, with their names, for process sets of any size; they run only where a call names them.
 
     Raises:
         InvalidArgumentError: a folder or a program cannot be used; the message names it and gives the reason.
@@ -159,6 +160,10 @@ def install(folders: str, any_order: bool) -> bytes:
                 "HOROCACHE_PROGRAMS_ANY_ORDER=1 allows the rest",
                 one.path,
             )
-    return pack_library(
-        [(one.name, one.program, one.required) for one in programs], rules_of(programs, any_order), any_order
-    )
+    taken = {name for name, _ in by_name}
+    for one in programs:
+        if one.name in taken:
+            raise InvalidArgumentError(f"{one.path} has the name of a program of horocache; rename the file.")
+    packed = [(one.name, one.program, one.required) for one in programs]
+    packed += [(name, program, False) for name, program in by_name]
+    return pack_library(packed, rules_of(programs, any_order), any_order)

@@ -15,6 +15,7 @@ from .layer import MoELayer
 from .replay import checkpoint
 from .routing import Routing
 from .statistics import Statistics
+from .token_rows import combine, dispatch  # after the module dispatch, whose place in the package the function takes
 
 __all__ = [
     "ExpertBank",
@@ -26,6 +27,8 @@ __all__ = [
     "TopKGate",
     "checkpoint",
     "clip_grad_norm_",
+    "combine",
+    "dispatch",
     "holders_of",
     "is_expert",
     "mark_expert",

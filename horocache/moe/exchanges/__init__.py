@@ -8,7 +8,9 @@ from horocache.moe.exchanges.adaptive_tau import AdaptiveTau
 from horocache.moe.exchanges.alltoall import Alltoall
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Call, Exchange, Outcome, Report
+from horocache.moe.exchanges.hierarchical import Hierarchical
 from horocache.moe.exchanges.one_sided import OneSided
+from horocache.moe.exchanges.padded import Padded
 from horocache.moe.exchanges.registry import Maker, Options, exchange_names, make_exchange
 
 __all__ = [
@@ -17,10 +19,12 @@ __all__ = [
     "Call",
     "EarlyExit",
     "Exchange",
+    "Hierarchical",
     "Maker",
     "OneSided",
     "Options",
     "Outcome",
+    "Padded",
     "Report",
     "exchange_names",
     "make_exchange",

@@ -11,7 +11,9 @@ from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.moe.exchanges.alltoall import Alltoall
 from horocache.moe.exchanges.early_exit import EarlyExit
 from horocache.moe.exchanges.exchange import Exchange
+from horocache.moe.exchanges.hierarchical import Hierarchical
 from horocache.moe.exchanges.one_sided import OneSided
+from horocache.moe.exchanges.padded import Padded
 
 __all__ = ["AUTO", "Maker", "Options", "chosen_exchange", "exchange_names", "make_exchange"]
 
@@ -48,12 +50,25 @@ def _alltoall(options: Options) -> Exchange:
     return Alltoall(options.name, options.process_set)
 
 
+def _padded(options: Options) -> Exchange:
+    return Padded(options.name, options.process_set)
+
+
+def _hierarchical(options: Options) -> Exchange:
+    return Hierarchical(options.name, options.process_set)
+
+
 def _one_sided(options: Options) -> Exchange:
     row_bytes = (options.row_bytes, options.result_row_bytes)
     return OneSided(options.name, options.process_set, options.hosts, row_bytes, options.early_exit, options.max_tokens)
 
 
-_MAKERS: dict[str, Maker] = {"alltoall": _alltoall, "one_sided": _one_sided}
+_MAKERS: dict[str, Maker] = {
+    "alltoall": _alltoall,
+    "hierarchical": _hierarchical,
+    "one_sided": _one_sided,
+    "padded": _padded,
+}
 # The exchanges whose ranks can leave early.
 _LEAVE_EARLY = frozenset({"one_sided"})
 

@@ -27,6 +27,8 @@ class Synchronous(ABC):
     make its batches and contributes 2, the others contribute the number of ranks. All ranks get the minimum, 2, and
     rank 2 broadcasts its reason, so that every rank raises an error with it and no rank waits for a batch.
 
+    An exchange that needs the minimum of other numbers over the ranks adds them to the agreements: see :meth:`facts`.
+
     The names of the operations are those of the layer, so that the response cache answers from the second call on.
 
     Role: owned by a layer; used by one thread at a time.
@@ -44,6 +46,7 @@ class Synchronous(ABC):
         self._global_rank = context.rank()
         self._closed = False
         self.round = 0  # the number of the last call
+        self.agreed: list[int] = []  # the minimum of each fact over the ranks; of the latest agreement
 
     @traced
     def run(self, call: Call) -> Report:
@@ -60,7 +63,7 @@ class Synchronous(ABC):
         names = f"moe.{self.name}.{'lossless' if call.lossless else 'forward'}"
         rows = list(call.rows)
         batches, parts = _parts(rows, call.row_bytes)
-        with _SharedFailure(self):
+        with _SharedFailure(self, rows, call.row_bytes):
             for peer in _with_rows(rows):
                 call.pack(peer, parts[peer])
         start = time.monotonic()
@@ -71,11 +74,11 @@ class Synchronous(ABC):
         moved = time.monotonic()
         parts = _split(batches, served_rows, call.row_bytes)
         results, result_parts = _parts(served_rows, call.result_row_bytes)
-        with _SharedFailure(self):
+        with _SharedFailure(self, served_rows, call.result_row_bytes):
             for peer in _with_rows(served_rows):
                 call.serve(peer, served_rows[peer], parts[peer], result_parts[peer])
         served = time.monotonic()
-        if self.size > 1:
+        if self.size > 1 and call.result_row_bytes:  # equal on all ranks
             results, returned = self.move(results, served_rows, call.result_row_bytes, f"{names}.results")
             self._check_returned(rows, returned)
         waited = moved - start + time.monotonic() - served
@@ -91,7 +94,7 @@ class Synchronous(ABC):
     def fail(self, why: BaseException) -> None:
         """Make the exchange that the other ranks run fail on them with ``why``; the caller raises ``why`` itself."""
         if self.size > 1:
-            self.agree(why)
+            self.agree(why, self.facts([], None))
 
     def close(self) -> None:
         """End the use of the exchange; it has memory only while it runs."""
@@ -101,6 +104,15 @@ class Synchronous(ABC):
     def move(self, parts: Memory, rows: list[int], row_bytes: int, name: str) -> tuple[Memory, list[int]]:
         """Send each rank its part, a number of whole rows; return the parts that came, and the rows from each rank."""
 
+    def facts(self, rows: list[int], row_bytes: int | None) -> list[int]:
+        """Return numbers whose minimum over all ranks :meth:`move` needs; equally many in each call.
+
+        Args:
+            rows: that this rank sends to each rank.
+            row_bytes: bytes of a row. None: this rank has failed and sends nothing.
+        """
+        return []
+
     def _check_returned(self, sent: list[int], returned: list[int]) -> None:
         for peer, (rows, back) in enumerate(zip(sent, returned, strict=True)):
             if rows != back:
@@ -109,18 +121,20 @@ class Synchronous(ABC):
                     f"{self.process_set.ranks[peer]}, which answered with {back}; please report it"
                 )
 
-    def agree(self, why: BaseException | None) -> None:
-        """Tell the other ranks whether this rank failed.
+    def agree(self, why: BaseException | None, facts: list[int]) -> None:
+        """Tell the other ranks whether this rank failed, and agree on facts.
 
         Raises:
             InputFailedError: another rank failed.
         """
         mine = self.rank if why is not None else self.size
         name = f"moe.{self.name}.agreement"
-        [lowest] = collectives.allreduce(np.array([mine], np.int64), op=Min, name=name, process_set=self.process_set)
+        own = np.array([mine, *facts], np.int64)
+        lowest, *agreed = collectives.allreduce(own, op=Min, name=name, process_set=self.process_set).tolist()
+        self.agreed = agreed
         if lowest == self.size:
             return
-        failed = self.process_set.ranks[int(lowest)]
+        failed = self.process_set.ranks[lowest]
         text = None if why is None else f"{type(why).__name__}: {why}"
         reason = broadcast_object(text, failed, f"moe.{self.name}.failure", self.process_set)
         if failed != self._global_rank and why is None:
@@ -148,12 +162,12 @@ def _split(memory: Memory, rows: list[int], row_bytes: int) -> list[Memory]:
 class _SharedFailure:
     """A block that fails on all ranks if it fails on one. At its end the ranks agree."""
 
-    def __init__(self, exchange: Synchronous) -> None:
-        self._exchange = exchange
+    def __init__(self, exchange: Synchronous, rows: list[int], row_bytes: int) -> None:
+        self._exchange, self._rows, self._row_bytes = exchange, rows, row_bytes
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._exchange.size > 1:
-            self._exchange.agree(error)
+            self._exchange.agree(error, self._exchange.facts(self._rows, None if error else self._row_bytes))
