@@ -27,7 +27,7 @@ class Layout:
         self.row_bytes = -(-self._used // _ALIGNMENT) * _ALIGNMENT
 
     def open(self, memory: Memory) -> list[torch.Tensor]:
-        """Return a tensor of shape ``(rows, width)`` for each field, which lies in the memory, on the CPU."""
+        """Return for each field a tensor of shape ``(rows, width)`` in the memory, which has one row at least."""
         rows = len(memory) // self.row_bytes
         found: dict[int, torch.Tensor] = {}
         start = 0
