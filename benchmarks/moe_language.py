@@ -169,12 +169,14 @@ class Curve:
         held_out: the loss on text that is not trained, at the end.
         sent: the slots of all ranks.
         dropped: those that were lost on the way.
+        waited_s: seconds in which forward calls waited for the slowest other rank, the mean over the ranks.
     """
 
     training: list[float] = field(default_factory=list)
     held_out: float = float("nan")
     sent: float = 0.0
     dropped: float = 0.0
+    waited_s: float = 0.0
 
 
 def train(size: Size, name: str, **options: Any) -> Curve:
@@ -206,6 +208,8 @@ def train(size: Size, name: str, **options: Any) -> Curve:
     curve.sent = _mean(torch.tensor(float(sum(each.sent for each in counted))), f"{name} sent") * hvd.size()
     lost = float(sum(sum(each.dropped.values()) for each in counted))
     curve.dropped = _mean(torch.tensor(lost), f"{name} dropped") * hvd.size()
+    waited = sum(max(each.waited) for each in counted)
+    curve.waited_s = _mean(torch.tensor(waited), f"{name} waited")
     curve.held_out = _held_out(model, whole[split:], size, name)
     for block in model.layers:
         block.experts.close()

@@ -173,9 +173,12 @@ def _training(figures: Sequence[Figure]) -> Table:
         dropped = 100 * one.detail["dropped"] / one.detail["sent"]
         last = statistics.fmean(training[-_SMOOTH:])
         cells = [f"{training[0]:.3f}", f"{last:.3f}", f"{one.median:.3f}", f"{dropped:.1f} %"]
-        rows.append([one.impl, *cells, number(one.counters["ms_per_step"])])
-    columns = ["way", "first loss", "last losses", "held out", "dropped", "ms per step"]
-    note = f"Nats per byte; last losses: the mean of {_SMOOTH} steps."
+        waited = f"{100 * one.counters['waited_share']:.0f} %"
+        rows.append([one.impl, *cells, number(one.counters["ms_per_step"]), waited])
+    columns = ["way", "first loss", "last losses", "held out", "dropped", "ms per step", "waited"]
+    note = (
+        f"Nats per byte; last losses: the mean of {_SMOOTH} steps. Waited: of the time, in forward calls of the layers."
+    )
     return Table("Training of a language model", columns, rows, note)
 
 

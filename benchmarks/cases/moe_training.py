@@ -58,7 +58,7 @@ def measure(
             raise WrongResultError(f"{name} loses nothing, and has other losses than the first way")
         detail = {"training": curve.training, "sent": curve.sent, "dropped": curve.dropped, "size": size}
         case = f"language model, {rank.size} ranks, {made.steps} steps"
-        counters = {"ms_per_step": 1e3 * seconds / made.steps}
+        counters = {"ms_per_step": 1e3 * seconds / made.steps, "waited_share": curve.waited_s / seconds}
         series.append(Series(case, name, "nats per byte", [curve.held_out], counters=counters, detail=detail))
     return series
 

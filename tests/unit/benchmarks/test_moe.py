@@ -129,7 +129,11 @@ def test_an_early_exit_is_judged_by_its_time_without_late_ranks(ms: float, verdi
 def test_plots_are_made(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     detail: dict[str, Any] = {"training": [5.0, 4.0], "dropped": 1.0, "sent": 10.0}
-    trained = [Series("c", ONE_SIDED, "nats per byte", [4.0], counters={"ms_per_step": 1.0}, detail=detail)]
+    trained = [
+        Series(
+            "c", ONE_SIDED, "nats per byte", [4.0], counters={"ms_per_step": 1.0, "waited_share": 0.5}, detail=detail
+        )
+    ]
     parts = {
         "layer": layers(SKEWED, 10.0, 12.0, 60.0),
         "straggler": [late(0, early(2), 10.0), late(1, early(2), 11.0), late(1, ALLTOALL, 70.0)],
