@@ -39,7 +39,7 @@ export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= 1
 export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 
-.PHONY: help demo test test-cpp test-python test-nccl test-mpi $(MPIS:%=test-mpi-%) build core lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper bench-mixed bench-dag dist docs clean
+.PHONY: help demo test test-cpp test-python test-nccl test-mpi $(MPIS:%=test-mpi-%) build core lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper bench-mixed bench-dag bench-moe dist docs clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -290,6 +290,9 @@ bench-mixed: $(VENV)/bench.stamp build  ## Several backends in one program: over
 
 bench-dag: $(VENV)/bench.stamp build  ## Dependency graphs: the three designs, real networks, stores; BENCH_ARGS is passed on (20 minutes; results/)
 	$(BIN)/python benchmarks/dag.py $(BENCH_ARGS)
+
+bench-moe: $(VENV)/bench.stamp build  ## Mixtures of experts: layers, overlap, late ranks, training with losses; BENCH_ARGS is passed on (15 minutes; results/)
+	$(BIN)/python benchmarks/moe.py $(BENCH_ARGS)
 
 dist: $(VENV)/test.stamp  ## Source distribution and, built from it, a wheel (dist/)
 	rm -rf dist

@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stem = options.results.resolve() / ("dag-" + str(about["time"]).replace(":", "").split("+", 1)[0])
     runner = Runner(QUICK if options.quick else Amounts(), find_launchers())
     found = runner.run(options.parts)
-    report = "\n".join([heading(about, runner.left_out), *map(str, dag_report.tables(found))])
+    report = "\n".join([heading("Dependency graphs", about, runner.left_out), *map(str, dag_report.tables(found))])
     report += "".join(f"\nFAILED {failure}\n" for failure in runner.failures)
     print(f"\n{report}")
     stem.with_suffix(".md").write_text(report, encoding="utf-8")
@@ -218,12 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if runner.failures else 0
 
 
-def heading(about: dict[str, Any], left_out: dict[str, str]) -> str:
-    """Return the report's first lines."""
+def heading(title: str, about: dict[str, Any], left_out: dict[str, str]) -> str:
+    """Return the first lines of a report."""
     missing = "".join(f"\n- {part}: left out: {why}" for part, why in left_out.items())
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return (
-        f"# Dependency graphs, {about['time']}\n\n`{about['command']}`\n\n{about['cores']} cores ({about['cpu']}), "
+        f"# {title}, {about['time']}\n\n`{about['command']}`\n\n{about['cores']} cores ({about['cpu']}), "
         f"Linux {about['kernel']} {about['machine']}; {versions}. Load average afterwards: {machine.load():.1f}.\n\n"
         "All ranks are on one host. Ways take turns in the same processes; per repetition the slowest rank counts.\n"
         f"{missing}\n"

@@ -34,15 +34,23 @@ class Page:
         self._words = memoryview(self._map).cast("q")
         self._turn = 0
 
-    def barrier(self) -> None:
-        """Return when every rank has called it. Raises TimeoutError, which names the missing ranks."""
+    def barrier(self, pause_s: float = 0.0) -> None:
+        """Return when every rank has called it. Raises TimeoutError, which names the missing ranks.
+
+        Args:
+            pause_s: how long a waiting rank sleeps between two looks, so that it takes no time from ranks that work;
+                0: it yields its core.
+        """
         self._turn += 1
         words, turn = self._words, self._turn
         words[self.rank * _LINE] = turn
         deadline = 0.0
         for other in range(self.size):
             while words[other * _LINE] < turn:
-                os.sched_yield()
+                if pause_s:
+                    time.sleep(pause_s)
+                else:
+                    os.sched_yield()
                 deadline = deadline or time.monotonic() + _TIMEOUT_S
                 if time.monotonic() > deadline:
                     raise TimeoutError(

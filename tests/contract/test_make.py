@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = (
     *("demo", "test", "lint", "sanitize", "bench", "bench-control", "bench-paper", "bench-mixed", "bench-dag"),
-    *("dist", "docs", "clean"),
+    *("bench-moe", "dist", "docs", "clean"),
 )
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from horocache.moe.exchanges import Exchange, Outcome, Report
 from horocache.moe.exchanges.exchange import Memory
 from horocache.moe.route import Route
 
+from .expert_batch import ExpertBatch
 from .experts import ExpertBank
-from .wire import Layout
+from .wire import Layout, gather
 
 __all__ = ["TYPES", "Plan", "exchange_tokens", "forward_layouts", "wide_type"]
 
@@ -64,6 +66,11 @@ class Plan:
     report: Report | None = None
     has_graph: bool = False
 
+    @cached_property
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters of this rank's experts that are trained."""
+        return [each for each in self.bank.parameters() if each.requires_grad]
+
     @property
     def delivered(self) -> list[bool]:
         """By rank: whether the batch for it was delivered."""
@@ -73,15 +80,6 @@ class Plan:
     def tokens(self, peer: int, like: torch.Tensor) -> torch.Tensor:
         """Return the tokens of the batch for a rank, on the device of another tensor."""
         return torch.from_numpy(self.route.tokens[peer]).to(like.device)
-
-
-@dataclass
-class _Graph:
-    """The graph of one rank's batch on this rank, which is its host."""
-
-    x: torch.Tensor
-    weights: torch.Tensor
-    output: torch.Tensor
 
 
 class _Forward:
@@ -96,34 +94,36 @@ class _Forward:
         self._layout, self._result_layout = forward_layouts(x.dtype, x.shape[1], weights.shape[1])
         self.row_bytes = self._layout.row_bytes
         self.result_row_bytes = self._result_layout.row_bytes
-        self.graphs: dict[int, _Graph] = {}
+        self.graphs: dict[int, ExpertBatch] = {}
         self._plan, self._x, self._weights, self._keep_graphs = plan, x, weights, keep_graphs
         self._kind = 2 * TYPES.index(x.dtype) + keep_graphs
         self._results: dict[int, torch.Tensor] = {}
 
     def pack(self, peer: int, memory: Memory) -> None:
         """Write the batch for ``peer``."""
-        experts = torch.from_numpy(self._plan.route.experts_for(peer))
+        numbers, weights, x = self._layout.new(memory)
+        experts = self._plan.route.experts_for(peer)
         tokens = self._plan.tokens(peer, self._x)
-        weights = self._weights[tokens].masked_fill(experts.to(self._x.device) < 0, 0)
-        numbers = torch.nn.functional.pad(experts, (1, 0), value=self._kind)
-        self._layout.write(memory, numbers, weights, self._x[tokens])
+        numbers[:, 0] = self._kind
+        numbers[:, 1:] = torch.from_numpy(experts)
+        gather(self._weights, tokens, weights)
+        weights[torch.from_numpy(experts < 0)] = 0
+        gather(self._x, tokens, x)
 
     def serve(self, peer: int, rows: int, batch: Memory, result: Memory) -> None:
         """Run the experts on the batch of ``peer``."""
-        numbers, weights, x = self._layout.read(batch, self._x.device)
+        numbers, weights, x = self._layout.open(batch)
         self._check_kind(peer, int(numbers[0, 0]))
+        device = self._x.device
         with torch.set_grad_enabled(self._keep_graphs), _plain_saving(), _no_autocast_cache():
-            x.requires_grad_(self._keep_graphs)
-            weights.requires_grad_(self._keep_graphs)
-            output = self._plan.bank.combine(x, weights, numbers[:, 1:].long()).to(x.dtype)
-        self._result_layout.write(result, output)
+            served = ExpertBatch(self._plan.bank, x.to(device), weights.to(device), numbers[:, 1:].numpy())
+        self._result_layout.new(result)[0].copy_(served.result())
         if self._keep_graphs:
-            self.graphs[peer] = _Graph(x, weights, output)
+            self.graphs[peer] = served
 
     def take(self, peer: int, result: Memory) -> None:
         """Keep the result of ``peer`` until all have come."""
-        [self._results[peer]] = self._result_layout.read(result, self._x.device)
+        self._results[peer] = self._result_layout.open(result)[0].to(self._x.device, copy=True)
 
     def output(self) -> torch.Tensor:
         """Return the sum of the results, added in the order of ranks."""
@@ -146,7 +146,7 @@ class _Backward:
 
     lossless = True
 
-    def __init__(self, plan: Plan, like: _Like, grad: torch.Tensor, graphs: dict[int, _Graph], keep: bool) -> None:
+    def __init__(self, plan: Plan, like: _Like, grad: torch.Tensor, graphs: dict[int, ExpertBatch], keep: bool) -> None:
         self.rows: Sequence[int] = [
             rows if came else 0 for rows, came in zip(plan.route.rows, plan.delivered, strict=True)
         ]
@@ -156,32 +156,26 @@ class _Backward:
         self._plan, self._like, self._grad, self._graphs, self._keep = plan, like, grad, graphs, keep
         self._results: dict[int, torch.Tensor] = {}
         self._weight_grads: dict[int, torch.Tensor] = {}
-        self._parameters = [each for each in plan.bank.parameters() if each.requires_grad]
-        self.sums = _OrderedSums(self._parameters, sorted(graphs))
+        self.sums = _OrderedSums(plan.parameters, sorted(graphs))
 
     def pack(self, peer: int, memory: Memory) -> None:
         """Write the gradients of the outputs of the batch for ``peer``."""
-        self._layout.write(memory, self._grad[self._plan.tokens(peer, self._grad)])
+        gather(self._grad, self._plan.tokens(peer, self._grad), self._layout.new(memory)[0])
 
     def serve(self, peer: int, rows: int, batch: Memory, result: Memory) -> None:
         """Run the backward pass of the batch of ``peer``."""
-        graph = self._graphs[peer]
-        [grad] = self._layout.read(batch, self._like.device)
+        [grad] = self._layout.open(batch)
+        grad = grad.to(self._like.device, wide_type(self._like.dtype))
         with _plain_saving():
-            grads = torch.autograd.grad(
-                graph.output,
-                [graph.x, graph.weights, *self._parameters],
-                grad,
-                retain_graph=self._keep,
-                allow_unused=True,
-            )
-        x, weights = _or_zeros(grads[:2], [graph.x, graph.weights])
-        self._result_layout.write(result, x, weights)
-        self.sums.add(peer, grads[2:])
+            found = self._graphs[peer].gradients(grad, self._plan.parameters, self._keep)
+        for block, each in zip(self._result_layout.new(result), found[:2], strict=True):
+            block.copy_(each)
+        self.sums.add(peer, found[2])
 
     def take(self, peer: int, result: Memory) -> None:
         """Keep the gradients that ``peer`` computed until all have come."""
-        self._results[peer], self._weight_grads[peer] = self._result_layout.read(result, self._like.device)
+        blocks = self._result_layout.open(result)
+        self._results[peer], self._weight_grads[peer] = (each.to(self._like.device, copy=True) for each in blocks)
 
     def grad_x(self) -> torch.Tensor:
         """Return the gradient of the tokens, added in the order of ranks."""
@@ -296,8 +290,7 @@ def exchange_tokens(plan: Plan, x: torch.Tensor, weights: torch.Tensor) -> torch
         plan.report = plan.exchange.run(call)
         return call.output()
     anchor = torch.zeros((), requires_grad=True)
-    parameters = [each for each in plan.bank.parameters() if each.requires_grad]
-    output: torch.Tensor = _ExchangeTokens.apply(plan, anchor, x, weights, *parameters)  # type: ignore[no-untyped-call]
+    output: torch.Tensor = _ExchangeTokens.apply(plan, anchor, x, weights, *plan.parameters)  # type: ignore[no-untyped-call]
     return output
 
 

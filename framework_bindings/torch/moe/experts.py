@@ -116,52 +116,6 @@ class ExpertBank(torch.nn.ModuleDict):
         for parameter in self.parameters():
             mark_expert(parameter, self.holders)
 
-    def combine(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
-        """Return for each row the sum of ``weight * expert(row)`` over its slots, added in the order of slots.
-
-        Args:
-            x: shape ``(rows, hidden)``.
-            weights: shape ``(rows, k)``.
-            experts: int64, shape ``(rows, k)``; -1 in slots without an expert.
-
-        Returns:
-            Shape ``(rows, hidden)``, of the element type of ``weights``.
-
-        Raises:
-            InvalidArgumentError: an expert returned another shape, or is not on this rank.
-        """
-        total = torch.zeros(x.shape, dtype=weights.dtype, device=x.device)
-        parts, rows, slots = [], [], []
-        for name, expert in self.items():
-            row, slot = (experts == int(name)).nonzero(as_tuple=True)
-            if not len(row):
-                continue
-            tokens = x.index_select(0, row)
-            output = expert(tokens)
-            if not isinstance(output, torch.Tensor) or output.shape != tokens.shape:
-                found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-                raise InvalidArgumentError(
-                    f"expert {name} returned {found} for tokens of shape {tuple(tokens.shape)}; an expert returns one "
-                    "tensor of the shape that it gets"
-                )
-            parts.append(output.to(weights.dtype) * weights[row, slot].unsqueeze(1))
-            rows.append(row)
-            slots.append(slot)
-        if sum(map(len, rows)) != int((experts >= 0).sum()):
-            asked = sorted(set(experts.flatten().tolist()) - {-1})
-            raise InvalidArgumentError(
-                f"a batch has tokens for experts {asked}, but this rank has the experts "
-                f"{[int(name) for name in self]}; give all ranks the same expert_ranks"
-            )
-        if not parts:
-            return total
-        part, row, slot = torch.cat(parts), torch.cat(rows), torch.cat(slots)
-        for position in range(experts.shape[1]):
-            chosen = (slot == position).nonzero().flatten()
-            if len(chosen):
-                total = total.index_add(0, row[chosen], part[chosen])
-        return total
-
     def extra_repr(self) -> str:
         """Return the numbers that torch prints with the module."""
         return f"num_local_experts={len(self)}, num_experts={self.num_experts}"

@@ -12,8 +12,9 @@ _ALIGNMENT = 8
 class Layout:
     """The fields of a batch's rows. Each field is one block, so that it is copied at once.
 
-    Example: 3 rows with a field of 2 int32 and one of 5 float16 have a block of 24 bytes and one of 30. A row has 18
-    bytes, which is rounded up to 24, so the memory has 72 bytes, of which the last 18 are zero.
+    Blocks are ordered by the size of their elements, the largest first, so that each one is aligned. Example: 3 rows
+    with a field of 5 float16 and one of 2 int32 have a block of 24 bytes for the second field, and then one of 30. A
+    row has 18 bytes, which is rounded up to 24, so the memory has 72 bytes, of which the last 18 are zero.
 
     Args:
         fields: element type and number of elements in a row.
@@ -21,27 +22,38 @@ class Layout:
 
     def __init__(self, *fields: tuple[torch.dtype, int]) -> None:
         self._fields = fields
-        used = sum(dtype.itemsize * width for dtype, width in fields)
-        self.row_bytes = -(-used // _ALIGNMENT) * _ALIGNMENT
+        self._order = sorted(range(len(fields)), key=lambda number: -fields[number][0].itemsize)
+        self._used = sum(dtype.itemsize * width for dtype, width in fields)
+        self.row_bytes = -(-self._used // _ALIGNMENT) * _ALIGNMENT
 
-    def write(self, memory: Memory, *tensors: torch.Tensor) -> None:
-        """Write one tensor of shape ``(rows, width)`` for each field; tensors are converted to the field's type."""
-        start = 0
-        for (dtype, _), tensor in zip(self._fields, tensors, strict=True):
-            block = tensor.detach().to("cpu", dtype).contiguous().view(-1).view(torch.uint8).numpy()
-            memory[start : start + len(block)] = block
-            start += len(block)
-        memory[start:] = 0
-
-    def read(self, memory: Memory, device: torch.device) -> list[torch.Tensor]:
-        """Return new tensors of shape ``(rows, width)`` on a device."""
+    def open(self, memory: Memory) -> list[torch.Tensor]:
+        """Return for each field a tensor of shape ``(rows, width)`` in the memory, which has one row at least."""
         rows = len(memory) // self.row_bytes
-        tensors = []
+        found: dict[int, torch.Tensor] = {}
         start = 0
-        for dtype, width in self._fields:
-            tensor = torch.empty((rows, width), dtype=dtype)
-            block = tensor.view(-1).view(torch.uint8).numpy()
-            block[:] = memory[start : start + len(block)]
-            start += len(block)
-            tensors.append(tensor.to(device))
-        return tensors
+        for number in self._order:
+            dtype, width = self._fields[number]
+            end = start + rows * width * dtype.itemsize
+            found[number] = torch.from_numpy(memory[start:end]).view(dtype).view(rows, width)
+            start = end
+        return [found[number] for number in range(len(self._fields))]
+
+    def new(self, memory: Memory) -> list[torch.Tensor]:
+        """Return the same as :meth:`open` for memory that is to be written; bytes that no field has are set to zero."""
+        memory[len(memory) // self.row_bytes * self._used :] = 0
+        return self.open(memory)
+
+
+def gather(source: torch.Tensor, rows: torch.Tensor, into: torch.Tensor) -> None:
+    """Copy rows of a tensor, converted to the element type and device of the target.
+
+    Args:
+        source: shape ``(n, width)``.
+        rows: int64, on the device of ``source``.
+        into: shape ``(len(rows), width)``.
+    """
+    source = source.detach()
+    if source.dtype == into.dtype and source.device == into.device:
+        torch.index_select(source, 0, rows, out=into)
+    else:
+        into.copy_(source.index_select(0, rows))

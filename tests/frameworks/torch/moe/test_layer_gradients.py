@@ -423,3 +423,41 @@ def test_compiled_programs_leave_their_graph_for_the_layer():
             results.append([x.grad, *grads_of(block)])
     for plain, compiled in zip(results[:3], results[3:], strict=True):
         assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(plain, compiled, strict=True))
+
+
+@on_ranks(2)
+def test_experts_may_write_into_their_tokens_and_into_their_outputs():
+    import horocache as hc
+
+    results = []
+    for in_place in (False, True):
+        torch.manual_seed(0)
+        layer = MoELayer(
+            HIDDEN,
+            lambda in_place=in_place: torch.nn.Sequential(
+                torch.nn.ReLU(in_place), torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.Sigmoid(), torch.nn.ReLU(in_place)
+            ),
+            4,
+            3,
+            drop_tokens=False,
+        ).double()
+        x, grad = tokens_of(hc.rank(), 6, HIDDEN, torch.float64)
+        output = layer(x)[0]
+        output.backward(grad)
+        results.append([output.detach(), x.grad, *grads_of(layer)])
+    assert equal(*results)
+
+
+@on_ranks(2)
+def test_experts_without_a_graph_have_zero_gradients():
+    import horocache as hc
+
+    class Constant(Expert):
+        def forward(self, x):
+            return torch.ones_like(x)
+
+    layer = MoELayer(HIDDEN, partial(Constant, HIDDEN), 4, 2, drop_tokens=False).double()
+    x, grad = tokens_of(hc.rank(), 6, HIDDEN, torch.float64)
+    layer(x)[0].backward(grad)
+    assert all((each.grad == 0).all() for each in layer.experts.parameters())
+    assert layer.gate.wg.weight.grad is not None
