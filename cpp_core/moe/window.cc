@@ -162,6 +162,7 @@ Status Window::Enter(const Plan& plan, uint32_t tag, std::array<int64_t, 2> row_
   std::fill(waited_ns_.begin(), waited_ns_.end(), 0);
   step_ = {};
   exchange_.Enter(plan, NowNs());
+  entered_.store(exchange_.round(), std::memory_order_relaxed);
   Count(&ExchangeCounters::rounds);
   return Status::Ok();
 }
@@ -379,6 +380,7 @@ Status Window::FailureOf(int peer) const {
 }
 
 std::string Window::NameOfTag(uint32_t tag) const {
+  const MutexLock lock(names_mutex_);
   const auto found = tag_names_.find(tag);
   return found == tag_names_.end() ? "call " + std::to_string(tag) : found->second;
 }
@@ -394,6 +396,16 @@ std::string Window::DescribeWait() const {
   }
   if (failed_round_ != 0) text = "all ranks to leave a call that failed";
   return Name() + " in " + NameOfTag(tag_) + ", round " + std::to_string(exchange_.round()) + ", waits for " + text;
+}
+
+std::string Window::CallAhead(int rank) const {
+  const int own = exchange_.rank();
+  if (rank == own || !exchange_.is_host(own)) return "";
+  const uint32_t next = entered_.load(std::memory_order_relaxed) + 1;
+  const size_t number = static_cast<size_t>(rank) * geometry_.depth + next % geometry_.depth;
+  const CellWord& cell = Part<CellWord>(own, &Places::batch_words)[number];
+  const bool has_begun = RoundOf(cell.word.load(std::memory_order_acquire)) == next;
+  return has_begun ? NameOfTag(cell.tag.load(std::memory_order_relaxed)) : "";
 }
 
 Status Window::Mismatch(int peer, uint32_t tag) const {

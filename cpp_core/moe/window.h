@@ -22,7 +22,7 @@
 // Several layers may share a window. Each round has a *tag*, which the layers choose; ranks that come to a round with
 // different tags get an error.
 //
-// Threads: one at a time, except for Lose and Close, which any thread may call. Owns the block of this rank.
+// Threads: one at a time; any thread may call Lose, Close and what says so. Owns the block of this rank.
 #pragma once
 
 #include <array>
@@ -37,6 +37,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "moe/exchange.h"
 #include "moe/exchange_counters.h"
@@ -90,7 +91,10 @@ class Window {
   Window& operator=(const Window&) = delete;
 
   // Names the calls with a tag, for errors.
-  void NameTag(uint32_t tag, std::string name) { tag_names_.insert_or_assign(tag, std::move(name)); }
+  void NameTag(uint32_t tag, std::string name) HC_EXCLUDES(names_mutex_) {
+    const MutexLock lock(names_mutex_);
+    tag_names_.insert_or_assign(tag, std::move(name));
+  }
 
   // Begins a round. `row_bytes`: bytes of a row of batches, and of a row of results. kInvalidArgument if there are rows
   // for a rank without experts, or a round is under way; the round has not begun then. `check`: see Next.
@@ -114,6 +118,8 @@ class Window {
   const Exchange& exchange() const { return exchange_; }
   // The waits of this rank, for reports: "layer 'a' (forward), round 7: waits for the result of rank 1".
   std::string DescribeWait() const;
+  // The name of the call that a rank has begun and this rank has not; empty if none is known. Any thread.
+  std::string CallAhead(int rank) const;
   // True if the rank closed the window, as opposed to having died.
   bool HasClosed(int rank) const;
   const Geometry& geometry() const { return geometry_; }
@@ -188,7 +194,7 @@ class Window {
   Status FailureOf(int peer) const;
   Status Mismatch(int peer, uint32_t tag) const;
   Status RowMismatch(int peer, int64_t theirs, int64_t own) const;
-  std::string NameOfTag(uint32_t tag) const;
+  std::string NameOfTag(uint32_t tag) const HC_EXCLUDES(names_mutex_);
   StatusOr<Step> Begin(const Exchange::Step& step);
   Status BeginSend(int host);
   Status BeginServe(int peer);
@@ -211,7 +217,9 @@ class Window {
   std::vector<std::atomic<bool>> lost_;
   std::atomic<bool> closed_{false};
   Exchange exchange_;
-  std::map<uint32_t, std::string> tag_names_;
+  std::atomic<uint32_t> entered_{0};  // rounds that this rank has begun
+  mutable Mutex names_mutex_;
+  std::map<uint32_t, std::string> tag_names_ HC_GUARDED_BY(names_mutex_);
   Step step_;                  // the one that the caller is in
   uint32_t failed_round_ = 0;  // 0: none, or all ranks have left it
   uint32_t tag_ = 0;

@@ -85,6 +85,7 @@ class PyWindow {
   std::vector<bool> Served() const {
     return Each<bool>([this](int rank) { return window_->exchange().Served(rank); });
   }
+  std::string CallsElsewhere() { return Runtime().CallsElsewhere(*window_); }
   const std::shared_ptr<Window>& window() const { return window_; }
 
  private:
@@ -100,7 +101,7 @@ class PyWindow {
       const auto check = [&]() -> Status {
         if (NowNs() >= report_ns) {
           report_ns = kNever;
-          runtime.ReportSlowExchange(window_->DescribeWait());
+          runtime.ReportSlowExchange(window_->DescribeWait() + runtime.CallsElsewhere(*window_));
         }
         if (!without.WithGil([] { return PyErr_CheckSignals() == 0; }))
           return {StatusCode::kAborted, "rank " + std::to_string(runtime.identity().rank) + " was interrupted"};
@@ -171,6 +172,7 @@ void BindWindows(py::module_& module) {
       .def("outcomes", &PyWindow::Outcomes)
       .def("waited", &PyWindow::Waited)
       .def("served", &PyWindow::Served)
+      .def("calls_elsewhere", &PyWindow::CallsElsewhere)
       .def(
           "has_closed", [](const PyWindow& self, int rank) { return self.window()->HasClosed(rank); }, py::arg("rank"));
   module.def("allocate_window", &AllocateWindow, py::arg("runtime"), py::arg("process_set"), py::arg("hosts"),

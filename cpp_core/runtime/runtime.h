@@ -196,6 +196,7 @@ class Runtime {
   // with kAborted.
   StatusOr<std::shared_ptr<moe::Window>> ConnectWindow(WindowBlock block, const std::vector<int64_t>& offsets,
                                                        const std::function<bool()>& go_on = nullptr);
+  std::string CallsElsewhere(const moe::Window& waiting) { return windows_->CallsElsewhere(waiting); }
   // Logs that a rank waits in an exchange for longer than stall_check_time_seconds.
   void ReportSlowExchange(const std::string& wait);
   // Why exchanges cannot go on; ok if they can, also after the loss or shutdown of a rank, which the window knows.

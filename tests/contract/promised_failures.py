@@ -258,6 +258,39 @@ FAILURES = {
     "a child of `fork()` asks for `rank()`, `size()`, `is_initialized()`, or a process set's properties": [
         "unit/api/test_state.py::test_a_forked_child_reads_the_rank_of_its_parent_and_cannot_operate",
     ],
+    "a rank dies before it answers tokens of a mixture-of-experts layer": [
+        "mp/test_windows.py::test_m11_without_early_exit_a_killed_rank_is_an_error_that_names_it",
+        "mp/test_windows.py::test_m11_with_early_exit_exactly_the_tokens_of_a_killed_rank_are_dropped",
+        "mpi/test_jobs.py::test_the_death_of_a_rank_in_an_exchange_reaches_every_host",
+    ],
+    "a rank leaves the job, or closes a layer, before it answers tokens": [
+        "mp/test_windows.py::test_a_rank_that_leaves_the_job_is_named",
+    ],
+    "a rank is stopped, or hangs, in a mixture-of-experts layer": [
+        "mp/test_windows.py::test_m10_a_stopped_rank_finds_its_call_left_and_joins_the_next_ones",
+        "mp/test_windows.py::test_a_rank_that_does_not_call_the_layer_is_reported_and_then_an_error",
+    ],
+    "an expert or a gate raises on one rank": [
+        "mp/test_windows.py::test_an_error_of_one_rank_reaches_the_others_and_the_next_call_works",
+        "mpi/test_windows.py::test_what_cannot_be_exchanged_is_an_error_on_every_rank",
+    ],
+    "ranks call two layers in different orders": [
+        "mp/test_windows.py::test_ranks_that_call_layers_in_different_orders_are_named_with_both_layers",
+        "frameworks/moe/test_windows.py::"
+        "test_layers_with_windows_of_different_sizes_in_different_orders_are_named_on_both_ranks",
+    ],
+    "ranks make a layer with different arguments": [
+        "frameworks/moe/test_windows.py::test_m14_windows_that_differ_are_an_error_on_all_ranks_that_names_both",
+        "frameworks/torch/moe/test_layer_input.py::test_m14_layers_that_differ_between_ranks_are_an_error_that_names_both",
+    ],
+    "memory for a layer's window cannot be had": [
+        "frameworks/moe/test_windows.py::test_m21_memory_that_cannot_be_had_is_an_error_with_size_and_knob",
+        "frameworks/moe/test_windows.py::test_m21_a_shortage_on_one_rank_is_an_error_on_all",
+    ],
+    "a rank has more tokens for a rank on another host than their window has room for": [
+        "mpi/test_windows.py::test_what_cannot_be_exchanged_is_an_error_on_every_rank",
+        "cpp/moe/remote_window_test.cc::RemoteWindow.ABatchThatIsLargerThanItsCellIsAnErrorOnEveryRank",
+    ],
     "a child of `fork()` calls an operation, `init()` or `abort()`": [
         "mp/test_jobs.py::test_forked_children_get_errors_and_the_parent_goes_on",
         "frameworks/torch/optimizer/test_training_programs.py::test_data_loader_workers_do_not_disturb_the_job",

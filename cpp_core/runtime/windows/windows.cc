@@ -139,6 +139,19 @@ StatusOr<std::shared_ptr<moe::Window>> Windows::Connect(WindowBlock block, const
   return window;
 }
 
+std::string Windows::CallsElsewhere(const moe::Window& waiting) {
+  const MutexLock lock(mutex_);
+  std::string text;
+  for (const Open& open : windows_) {
+    if (open.window.get() == &waiting || open.window->closed()) continue;
+    for (size_t i = 0; i < open.ranks.size(); ++i) {
+      const std::string call = open.window->CallAhead(static_cast<int>(i));
+      if (!call.empty()) text += "; " + RankText(open.ranks[i]) + " is in " + call;
+    }
+  }
+  return text;
+}
+
 void Windows::Lose(int rank) {
   const MutexLock lock(mutex_);
   lost_.push_back(rank);

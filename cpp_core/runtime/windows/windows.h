@@ -56,6 +56,9 @@ class Windows {
   // `offsets`: of the blocks of all members. `transport`: to members on other hosts; null: there are none.
   StatusOr<std::shared_ptr<moe::Window>> Connect(WindowBlock block, const std::vector<int64_t>& offsets,
                                                  std::unique_ptr<moe::Transport> transport) HC_EXCLUDES(mutex_);
+  // The calls of other windows that ranks have begun and this rank has not: "; rank 1 is in layer 'b' (forward)".
+  // Empty: none is known.
+  std::string CallsElsewhere(const moe::Window& waiting) HC_EXCLUDES(mutex_);
   // A rank of the job is lost.
   void Lose(int rank) HC_EXCLUDES(mutex_);
   // Closes all windows; later calls fail.

@@ -188,8 +188,9 @@ class OneSided:
         if outcome is Outcome.LOST_RANK:
             raise ShutDownError(f"rank {rank} has left the job, or closed the layer, before it answered {tokens}")
         raise StallError(
-            f"rank {rank} has not answered {tokens} within {report.waited[peer]:.1f} s of waiting; all ranks must call "
-            "the layer (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS is the limit)"
+            f"rank {rank} has not answered {tokens} within {report.waited[peer]:.1f} s of waiting"
+            f"{self.window.core.calls_elsewhere()}; all ranks must call the layer, in the same order "
+            "(HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS is the limit)"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from horocache.errors import (
     MismatchError,
     OutOfMemoryError,
     ShutDownError,
+    StallError,
     UnsupportedError,
 )
 from horocache.moe.exchanges import AdaptiveTau, EarlyExit, OneSided, Outcome
@@ -332,6 +334,26 @@ def test_a_child_of_fork_cannot_use_the_parents_window():
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     exchange.run(Numbers([1, 1]))
+
+
+@on_ranks(2, knobs={"stall_check_time_seconds": 0.1, "stall_shutdown_time_seconds": 0.5})
+def test_layers_with_windows_of_different_sizes_in_different_orders_are_named_on_both_ranks():
+    layers = [opened("small", 4), opened("large", 400)]
+    for layer in layers:
+        layer.run(Numbers([1, 1]))
+    mine, other = layers if own() == 0 else layers[::-1]
+
+    class UntilTheOtherRankHasBegun(Numbers):
+        def serve(self, peer, rows, batch, result):
+            while not mine.window.core.calls_elsewhere():
+                time.sleep(0.001)
+            super().serve(peer, rows, batch, result)
+
+    with pytest.raises(StallError) as error:
+        mine.run(UntilTheOtherRankHasBegun([1, 1]))
+    hc.barrier()  # the end of a rank would be another error of the other one
+    assert f"in layer '{mine.name}'" in str(error.value)
+    assert f"rank {1 - own()} is in layer '{other.name}' (forward)" in str(error.value)
 
 
 @on_ranks(2)
