@@ -141,7 +141,7 @@ class Window:
     def outcomes(self) -> list[int]: ...  # of this rank's batches, by rank; see horocache.moe.exchanges.Outcome
     def waited(self) -> list[float]: ...  # seconds, by rank
     def served(self) -> list[bool]: ...  # by rank
-    # The calls of other windows that ranks have begun and this rank has not, such as "; rank 1 is in layer 'b' (forward)".
+    # Calls of other windows that ranks have begun and this rank has not, such as "; rank 1 is in layer 'b' (forward)".
     def calls_elsewhere(self) -> str: ...
     def has_closed(self, rank: int) -> bool: ...
 

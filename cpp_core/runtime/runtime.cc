@@ -315,10 +315,7 @@ void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
     if (why.code() == StatusCode::kPeerLost) arena->NoteJobLost(own, why.code(), why.message());
   };
   parts->on_settings = [this](const control::Settings& settings) { OnSettings(settings); };
-  parts->on_lost_elsewhere = [this](int rank, const std::string& what) {
-    recorder_.Note(what, NowNs());
-    windows_->Lose(rank);
-  };
+  parts->on_lost_elsewhere = [this](int rank, const std::string& what) { OnLostElsewhere(rank, what); };
   parts->on_operation_abandoned = [heap = heap_] {
     if (heap != nullptr) heap->Close();
   };

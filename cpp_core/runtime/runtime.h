@@ -250,6 +250,7 @@ class Runtime {
   Status CheckLocalRanks() const;
   std::string Ended(int local_rank, const std::string& how) const;
   void OnLost(int local_rank, const std::string& how);
+  void OnLostElsewhere(int rank, const std::string& what);
   observe::TimelineHeader Header() const;
   std::string RecordPath() const;
   std::unique_ptr<Observer> MakeObserver();

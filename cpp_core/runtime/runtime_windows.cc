@@ -40,6 +40,11 @@ StatusOr<std::shared_ptr<moe::Window>> Runtime::ConnectWindow(WindowBlock block,
   return windows_->Connect(std::move(block), offsets, std::move(*transport));
 }
 
+void Runtime::OnLostElsewhere(int rank, const std::string& what) {
+  recorder_.Note(what, NowNs());
+  windows_->Lose(rank);
+}
+
 void Runtime::ReportSlowExchange(const std::string& wait) {
   recorder_.Note(wait, NowNs());
   logger_.Warning(wait + " since " + SecondsText(Nanoseconds(config_.knobs.stall_check_time_seconds, kNsPerS)) +

@@ -50,7 +50,7 @@ class RmaTransport final : public Transport {
     return Lost("cannot write to " + names_[static_cast<size_t>(write.peer)], status);
   }
 
-  // What others write comes without this rank; but some MPI libraries need its calls for that.
+  // The writes of others come without this rank; but some MPI libraries need its calls for that.
   StatusOr<bool> Receive() override {
     net::Mpi& mpi = comm_.mpi();
     for (;;) {

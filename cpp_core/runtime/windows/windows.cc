@@ -38,6 +38,13 @@ bool HasCompany(const WindowMembers& members) {
   return std::ranges::count_if(members.local_ranks, [](int local_rank) { return local_rank >= 0; }) > 1;
 }
 
+// The carrier of a window; null without a transport.
+std::shared_ptr<moe::Carrier> CarrierFor(const WindowBlock& block, std::unique_ptr<moe::Transport> transport) {
+  if (transport == nullptr) return nullptr;
+  return std::make_shared<moe::Carrier>(std::move(transport), static_cast<int>(block.members.ranks.size()),
+                                        [bell = moe::Window::BellOf(block.memory.get())]() mutable { bell.Ring(); });
+}
+
 }  // namespace
 
 int WindowMembers::far_rank() const {
@@ -94,11 +101,7 @@ StatusOr<std::shared_ptr<moe::Window>> Windows::Connect(WindowBlock block, const
   moe::Window::Blocks blocks;
   blocks.owner = std::make_shared<const Owner>(Owner{block.memory, regions_});
   blocks.ranks = members.ranks;
-  if (transport != nullptr) {
-    blocks.carrier =
-        std::make_shared<moe::Carrier>(std::move(transport), static_cast<int>(members.ranks.size()),
-                                       [bell = moe::Window::BellOf(block.memory.get())]() mutable { bell.Ring(); });
-  }
+  blocks.carrier = CarrierFor(block, std::move(transport));
   if (HasCompany(members)) {
     for (const int local_rank : members.local_ranks)
       blocks.regions.push_back(local_rank < 0 ? std::span<std::byte>() : regions_->of(local_rank));
