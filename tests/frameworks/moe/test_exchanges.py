@@ -9,7 +9,6 @@ import pytest
 from ranks import on_ranks
 
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.lang import two_level
 from horocache.moe.exchanges import EarlyExit, Options, exchange_names, make_exchange
 from horocache.moe.exchanges.hierarchical import shape_of
 from horocache.moe.exchanges.registry import chosen_exchange
@@ -251,14 +250,6 @@ def test_groups_are_those_of_hosts_or_near_the_square_root():
         assert shape_of(one_step) == (len(one_step), 1)
 
 
-def test_a_job_has_programs_for_small_sets_and_for_its_divisors():
-    assert two_level.sizes(3) == []
-    assert two_level.sizes(24) == [4, 6, 8, 9, 10, 12, 14, 15, 16, 24]
-    assert two_level.sizes(48)[-2:] == [24, 48] and two_level.sizes(100)[-3:] == [20, 25, 50]
-    names = [name for name, program in two_level.library(6)]
-    assert names == ["moe.two_level.2x2", "moe.two_level.3x2", "moe.two_level.2x3"]
-
-
 @on_ranks(4)
 def test_hierarchical_parts_need_the_programs_of_the_start():
     import horocache as hc
@@ -270,6 +261,23 @@ def test_hierarchical_parts_need_the_programs_of_the_start():
         exchange = make_exchange("hierarchical", Options("a", pair, (True,) * 2, ROW, RESULT))
         exchange.run(PatternCall(pair.rank(), [1, 2], 0))
         assert exchange.shape == (2, 1)
+
+
+@on_ranks(6, knobs={"moe_exchange": "hierarchical"})
+def test_groups_of_hosts_are_agreed_on_in_the_first_call_and_run_their_own_program():
+    import horocache as hc
+    from horocache.core import context
+
+    exchange = make_exchange("hierarchical", Options("a", hc.global_process_set, (True,) * 6, ROW, RESULT))
+    assert exchange.shape == (3, 2)
+    exchange.shape = None  # as in a job on several hosts
+    context.cross_rank = lambda: hc.rank() // 3
+    for number in range(3):
+        call = PatternCall(hc.rank(), rows_of(hc.rank(), 6, number), number)
+        exchange.run(call)
+        assert call.taken == {peer: rows for peer, rows in enumerate(call.rows) if rows}
+    assert exchange.shape == (2, 3) and exchange.backend() == "program/moe.two_level.2x3"
+    assert hc.metrics()["program_operations"] == 6
 
 
 @on_ranks(4, knobs={"moe_exchange": "hierarchical"})
