@@ -12,6 +12,8 @@ import torch
 
 BALANCED, SKEWED = "balanced", "skewed"
 GLOO = "torch.distributed, gloo"
+# The exchange `hierarchical` runs programs that a job has from its start only with this knob.
+KNOBS = {"moe_exchange": "hierarchical"}
 _ZIPF = 1.0  # the exponent: the chance of an expert is proportional to 1 / (its number + 1)
 _MOST_UNITS = 100.0  # of a delay
 

@@ -72,7 +72,7 @@ def measure(rank: Rank, shape: dict[str, int], routing: str, repetitions: int, b
     """
     from horocache.moe.exchanges import exchange_names
 
-    hvd = rank.horocache()
+    hvd = rank.horocache(**moe_setup.KNOBS)
     made = Shape(**shape)
     ways = {
         f"{OURS}, {name}": Way(moe_setup.layer(name, routing, made, rank.rank), made, rank.rank)

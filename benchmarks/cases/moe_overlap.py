@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.figures import OURS, Series
-from benchmarks.moe_setup import BALANCED, SKEWED, Shape, choices
+from benchmarks.moe_setup import BALANCED, KNOBS, SKEWED, Shape, choices
 from benchmarks.peers import Rank
 
 Rows = npt.NDArray[np.int64]
@@ -91,7 +91,7 @@ def measure(rank: Rank, shape: dict[str, int], stagger_s: float, row_s: float, r
     import horocache as hc
     from horocache.moe.exchanges import Options, exchange_names, make_exchange
 
-    rank.horocache()
+    rank.horocache(**KNOBS)
     made = Shape(**shape)
     exchanges = {}
     for name in exchange_names():

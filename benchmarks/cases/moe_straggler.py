@@ -44,7 +44,7 @@ def measure(
     """
     from horocache.moe.exchanges import exchange_names
 
-    rank.horocache()
+    rank.horocache(**moe_setup.KNOBS)
     made = Shape(**shape)
     ways: dict[str, dict[str, Any]] = {f"{OURS}, {name}": {"exchange": name} for name in exchange_names()}
     for epsilon in range(rank.size):
