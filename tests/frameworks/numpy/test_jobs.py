@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import ctypes
 import os
 import threading
 from pathlib import Path
@@ -94,7 +94,8 @@ def test_twenty_four_processes_connect_and_sum():
 @on_ranks(3, init=False)
 def test_shutdown_frees_the_memory_of_the_job():
     def resident_bytes():
-        """The resident shared memory and the resident private memory of this process."""
+        """The resident shared memory and the resident private memory of this process, without what malloc keeps."""
+        ctypes.CDLL(None).malloc_trim(0)
         lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
         return [int(lines[name].split()[0]) * 1024 for name in ("RssShmem", "RssAnon")]
 
@@ -114,9 +115,7 @@ def test_shutdown_frees_the_memory_of_the_job():
     during, after = rest[::2], rest[1::2]
     assert all(shared > before[0] for shared, _ in during), found
     assert all(shared == before[0] for shared, _ in after), found
-    # A leak grows with every job. malloc may keep one job's freed results below something that still lives, once.
-    growth = [later[1] - earlier[1] for earlier, later in itertools.pairwise(after)]
-    assert min(growth) < 4 << 20, found
+    assert after[3][1] - after[0][1] < 20 << 20, str(found)
 
 
 @on_ranks(3)
