@@ -6,7 +6,7 @@
 // * Its owner writes the *head*: the rounds that it has released.
 // * The cell of a batch, and that of a result, has one writer, the rank that sends it. The writer stores the payload,
 // and
-//   then the cell's word, which has the round and the number of rows. The owner reads the word, and then the payload.
+//   then the cell's word with the round and the number of rows. The owner reads the word, and then the payload.
 // * Each rank writes its entry of `closed`, of `wants_room` and of `failures` in the blocks of the others.
 //
 // Ranks of the set on other hosts are *remote*: their blocks are not mapped. This rank gives what it writes to them to

@@ -14,8 +14,8 @@ namespace horocache::runtime {
 // Why windows cannot connect the hosts of a job; ok: they can.
 Status CheckHostTransport(const Job& job, const WindowMembers& members);
 
-// All members call it at the same time. `kind`: a value of the knob moe_between_hosts. kStartup names a member that
-// does not come in time.
+// The transport that the knob moe_between_hosts names; null if all members are on this host. All members call it at the
+// same time. kStartup names a member that does not come in time.
 StatusOr<std::unique_ptr<moe::Transport>> ConnectToHosts(const JobConfig& config, const Job& job,
                                                          const WindowMembers& members, moe::RemoteTarget target);
 

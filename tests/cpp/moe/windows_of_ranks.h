@@ -26,7 +26,12 @@ using Act = Exchange::Act;
 inline constexpr int kWidth = 3;  // numbers in a row
 inline constexpr std::array<int64_t, 2> kRowBytes = {kWidth * sizeof(int64_t), kWidth * sizeof(int64_t)};
 
-enum class Between { kLink, kRma };
+// The way between machines. kNone: all ranks are on one.
+enum class Between { kNone, kLink, kRma };
+
+inline std::string NameOf(Between between) {
+  return between == Between::kNone ? "OneHost" : between == Between::kLink ? "Link" : "Rma";
+}
 
 // The windows of all ranks, in one process.
 class Windows {
@@ -35,6 +40,7 @@ class Windows {
   Windows(std::vector<bool> hosts, uint32_t depth, int rows, std::vector<int> machines = {},
           Between between = Between::kLink)
       : messages_(static_cast<int>(hosts.size())) {
+    if (between == Between::kNone) machines.clear();
     machines.resize(hosts.size());
     Geometry geometry{std::move(hosts), depth, rows * kRowBytes[0], rows * kRowBytes[1]};
     std::vector<std::string> names;

@@ -94,7 +94,7 @@ def refused() -> None:
     if hc.rank() == 0:
         rows[far] = 5
     words = f"rank 0 and rank {far} are on different hosts and have 5 tokens to exchange in layer 'small'"
-    expect_error(hc.HorocacheError, words, lambda: exchange.run(Rows(0, rows)))
+    expect_error(hc.InvalidArgumentError, words, lambda: exchange.run(Rows(0, rows)))
     exchange.run(Rows(1, [1] * hc.size()))
     if hc.rank() == far:
         exchange.fail(ValueError("no gate"))
