@@ -9,12 +9,9 @@ them a plot, and all their tables to one report.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +20,10 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import dag_report, machine, mixed_report
+from benchmarks import dag_report, experiments, mixed_report
 from benchmarks.dag_model import DESIGNS, ROWS
-from benchmarks.figures import Figure, Series, slowest, write_jsonl
+from benchmarks.experiments import Experiments
+from benchmarks.figures import Figure, Series, slowest
 from benchmarks.job import ROOT, Job, JobError, Launchers, find_launchers, run_ranks
 from benchmarks.networks import NETWORKS
 
@@ -85,16 +83,6 @@ class Runner:
         self._amounts, self._launchers = amounts, launchers
         self.failures: list[str] = []
         self.left_out: dict[str, str] = {}
-
-    def run(self, names: Sequence[str]) -> dict[str, list[Figure]]:
-        """Run parts; return the figures by part. Failures of one do not stop the others."""
-        found = {}
-        for name in names:
-            begin = time.perf_counter()
-            if figures := PARTS[name](self):
-                found[name] = figures
-            print(f"{name}: {time.perf_counter() - begin:.0f} s; load average {machine.load():.1f}", flush=True)
-        return found
 
     def _figures(
         self, bench: str, ranks: int, parameters: dict[str, Any], impls: Sequence[str] = ("horocache",)
@@ -200,42 +188,12 @@ PARTS: dict[str, Callable[[Runner], list[Figure]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts and write the results; return 1 if a job failed."""
-    options = parse(arguments)
-    about = machine.about() | {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
-    options.results.mkdir(parents=True, exist_ok=True)
-    stem = options.results.resolve() / ("dag-" + str(about["time"]).replace(":", "").split("+", 1)[0])
+    about = __doc__.split("\n", 1)[0] if __doc__ else ""
+    options = experiments.parse(arguments, about, list(PARTS), "two minutes")
     runner = Runner(QUICK if options.quick else Amounts(), find_launchers())
-    found = runner.run(options.parts)
-    report = "\n".join([heading("Dependency graphs", about, runner.left_out), *map(str, dag_report.tables(found))])
-    report += "".join(f"\nFAILED {failure}\n" for failure in runner.failures)
-    print(f"\n{report}")
-    stem.with_suffix(".md").write_text(report, encoding="utf-8")
-    for part, figures in found.items():
-        write_jsonl(stem.with_name(f"{stem.name}-{part}.jsonl"), figures, about)
-        if part in dag_report.PLOTS:
-            dag_report.PLOTS[part](figures, stem.with_name(f"{stem.name}-{part}.png"))
-    print(f"written: {stem.name}* in {options.results}")
-    return 1 if runner.failures else 0
-
-
-def heading(title: str, about: dict[str, Any], left_out: dict[str, str]) -> str:
-    """Return the first lines of a report."""
-    missing = "".join(f"\n- {part}: left out: {why}" for part, why in left_out.items())
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    return (
-        f"# {title}, {about['time']}\n\n`{about['command']}`\n\n{about['cores']} cores ({about['cpu']}), "
-        f"Linux {about['kernel']} {about['machine']}; {versions}. Load average afterwards: {machine.load():.1f}.\n\n"
-        "All ranks are on one host. Ways take turns in the same processes; per repetition the slowest rank counts.\n"
-        f"{missing}\n"
-    )
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="which to measure (all)")
-    parser.add_argument("--quick", action="store_true", help="less of everything, two minutes")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where to write (results)")
-    return parser.parse_args(arguments)
+    found = experiments.run_parts(PARTS, runner, options.parts)
+    report = Experiments("dag", "Dependency graphs", dag_report.tables, dag_report.PLOTS)
+    return report.write(found, runner.failures, runner.left_out, options.results)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ Each part writes JSONL to results/, most of them a plot, and all their tables to
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,9 +18,10 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import dag, machine, mixed_report, moe_report
+from benchmarks import experiments, mixed_report, moe_report
 from benchmarks.cases.moe_straggler import pooled
-from benchmarks.figures import Figure, Series, merge, slowest, write_jsonl
+from benchmarks.experiments import Experiments
+from benchmarks.figures import Figure, Series, merge, slowest
 from benchmarks.job import Job, JobError, Launchers, find_launchers, run_ranks
 from benchmarks.moe_language import Size
 from benchmarks.moe_setup import BALANCED, SKEWED, Shape
@@ -87,16 +85,6 @@ class Runner:
     def __init__(self, amounts: Amounts, launchers: Launchers) -> None:
         self._amounts, self._launchers = amounts, launchers
         self.failures: list[str] = []
-
-    def run(self, names: Sequence[str]) -> dict[str, list[Figure]]:
-        """Run parts; return the figures by part. Failures of one do not stop the others."""
-        found = {}
-        for name in names:
-            begin = time.perf_counter()
-            if figures := PARTS[name](self):
-                found[name] = figures
-            print(f"{name}: {time.perf_counter() - begin:.0f} s; load average {machine.load():.1f}", flush=True)
-        return found
 
     def _series(self, bench: str, ranks: int, parameters: dict[str, Any], impls: Sequence[str]) -> list[list[Series]]:
         """Return the series of one job by rank; empty if it failed."""
@@ -193,30 +181,12 @@ PARTS: dict[str, Callable[[Runner], list[Figure]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts and write the results; return 1 if a job failed."""
-    options = parse(arguments)
-    about = machine.about() | {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
-    options.results.mkdir(parents=True, exist_ok=True)
-    stem = options.results.resolve() / ("moe-" + str(about["time"]).replace(":", "").split("+", 1)[0])
+    about = __doc__.split("\n\n", 1)[0] if __doc__ else ""
+    options = experiments.parse(arguments, about, list(PARTS), "one minute")
     runner = Runner(QUICK if options.quick else Amounts(), find_launchers())
-    found = runner.run(options.parts)
-    report = "\n".join([dag.heading("Mixtures of experts", about, {}), *map(str, moe_report.tables(found))])
-    report += "".join(f"\nFAILED {failure}\n" for failure in runner.failures)
-    print(f"\n{report}")
-    stem.with_suffix(".md").write_text(report, encoding="utf-8")
-    for part, figures in found.items():
-        write_jsonl(stem.with_name(f"{stem.name}-{part}.jsonl"), figures, about)
-        if part in moe_report.PLOTS:
-            moe_report.PLOTS[part](figures, stem.with_name(f"{stem.name}-{part}.png"))
-    print(f"written: {stem.name}* in {options.results}")
-    return 1 if runner.failures else 0
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0] if __doc__ else None)
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="which to measure (all)")
-    parser.add_argument("--quick", action="store_true", help="less of everything, one minute")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where to write (results)")
-    return parser.parse_args(arguments)
+    found = experiments.run_parts(PARTS, runner, options.parts)
+    report = Experiments("moe", "Mixtures of experts", moe_report.tables, moe_report.PLOTS)
+    return report.write(found, runner.failures, {}, options.results)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from benchmarks import dag, dag_report, mixed_report
 from benchmarks.cases import dag_network as ways
 from benchmarks.cases.dag_store import DAEMON, OURS
 from benchmarks.dag_model import DESIGNS, ROWS, Design, Times
+from benchmarks.experiments import run_parts
 from benchmarks.figures import Figure, Series
 from benchmarks.job import Launchers
 
@@ -152,6 +153,6 @@ def test_plots_are_made(tmp_path: Path) -> None:
 def test_what_this_machine_lacks_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(dag, "ENGINE", tmp_path / "none")
     runner = dag.Runner(replace(dag.QUICK), Launchers(None, "there is no mpiexec"))
-    assert runner.run(["engine", "control"]) == {}
+    assert run_parts(dag.PARTS, runner, ["engine", "control"]) == {}
     assert runner.left_out == {"engine": "`make build` has not built it", "control": "there is no mpiexec"}
     assert runner.failures == []
